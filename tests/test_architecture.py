@@ -159,13 +159,13 @@ def test_no_files_import_each_other_in_a_circle():
 
 ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 750, 600),
-    "privacy": ("accounting ledger", 3_795, 3_000),
+    "privacy": ("accounting ledger", 3_738, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
-    "data": ("data", 1_599, 900),
+    "data": ("data", 1_592, 900),
     "model": ("model", 4_483, 2_700),
     "proof": ("information_flow jaxprs", 1_763, 1_300),
-    "access": ("access row_program", 3_291, 1_700),
-    "session": ("runs processes", 2_486, 1_500),
+    "access": ("access row_program", 3_281, 1_700),
+    "session": ("runs processes", 2_428, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 445, 430),
     "report": ("report", 800, 800),

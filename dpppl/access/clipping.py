@@ -16,7 +16,7 @@ from dpppl.validation import checked_type, in_words, plain
 
 _LONGEST_FLOAT32_SUM = 1024
 SLACK = 1e-4
-"""Relative slack of the sensitivity in floating point: see `clip_rows` and `gradients.clipped_sum`."""
+"""Relative slack of the sensitivity in floating point: see `clip_rows` and `ghost_sum.clipped_sum`."""
 NUM_COUNTS = 3
 """Counts that may be released with a sum: of clipped rows, of rows whose norm is not finite, and of rows whose norm is 0."""
 _SILENT, _FAINT = 1e-30, 1e-12
@@ -296,11 +296,8 @@ class Adaptive(Clipping):
 
 def british(clipping: str) -> str:
     """The name of a kind of clipping as it is written here; American spelling is taken, too."""
-    return (
-        {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)
-        if isinstance(clipping, str)
-        else clipping
-    )
+    spelled = {"centered": "centred", "normalized": "normalised"}
+    return spelled.get(clipping, clipping) if isinstance(clipping, str) else clipping
 
 
 def clipping_of(clipping: str, clipping_norm: float | Mapping[str, float]) -> Flat | PerSite | Centred:

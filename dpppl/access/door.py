@@ -307,8 +307,7 @@ class NoisySum(NamedTuple):
 
     - **total** - the noised sum of clipped gradients, a pytree like the latents.
     - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
-      else None.
-    """
+      else None."""
 
     total: jax.Array
     count: Tree = None

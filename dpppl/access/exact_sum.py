@@ -19,14 +19,9 @@ _MOST_ROWS = 65_536
 
 
 def clipped_sum(
-    log_likelihood: Function,
-    z: Tree,
-    rows: Tree,
-    mask: jax.Array | None,
-    clip: Function,
-    strategy: str = "auto",
+    log_likelihood: Function, z: Tree, rows: Tree, mask: jax.Array | None, clip: Function, strategy: str = "auto",
     steps: Tree = None,
-) -> Tree:
+) -> Tree:  # fmt: skip
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
     return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy=strategy, steps=steps)
 
@@ -60,8 +55,7 @@ def sum_of_rows(
     Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers, those of up to 64 long rows (4e6 latents) steps
     of 2^-24; others, steps of 2^-26 (a row's rounding is below 6.2e-5 up to 6e7 latents). Chunks, and devices, are added as
     64-bit integers: up to 2^37 rows, with float64 only for the result, whose rounding is below 1e-6 for 2^31 rows.
-    Sizes of chunks depend on no number of devices, so that a row's own numbers do not, either.
-    """
+    Sizes of chunks depend on no number of devices, so that a row's own numbers do not, either."""
     num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
     fetched = (lambda rows: rows) if fetch is None else fetch
     drawn = jax.eval_shape(fetched, rows if blocks is None else blocks.like)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpppl.accounting import curves
-from dpppl.accounting.curves import Curve
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
@@ -103,7 +102,13 @@ def spent(
     if group_size != int(group_size) or group_size < 1:
         raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
     events = as_events(event, neighboring_relation)
-    return _best(curves.build(events, accountant, int(group_size)), delta, _failure_probability(events))
+    found, beta = [], _failure_probability(events)
+    for curve in curves.build(events, accountant, int(group_size)):
+        found.append((_solve(curve.epsilon, delta, beta), curve.name))
+        if curve.final(delta, found[-1][0]):
+            break
+    value, name = min(found)
+    return PrivacySpent(value, delta, name, value <= LARGEST_MEANINGFUL_EPSILON)
 
 
 @checked
@@ -136,17 +141,6 @@ def check_delta(delta: float) -> None:
 
 def _failure_probability(events: Sequence[GaussianEvent]) -> float:
     return math.fsum(e.failure_probability for e in events)
-
-
-def _best(built: Sequence[Curve], delta: float, beta: float) -> PrivacySpent:
-    """The smallest of several upper bounds."""
-    found = []
-    for curve in built:
-        found.append((_solve(curve.epsilon, delta, beta), curve.name))
-        if curve.final(delta, found[-1][0]):
-            break
-    value, name = min(found)
-    return PrivacySpent(value, delta, name, value <= LARGEST_MEANINGFUL_EPSILON)
 
 
 def _solve(epsilon_at: Callable[[float], float], delta: float, beta: float) -> float:

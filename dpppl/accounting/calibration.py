@@ -258,8 +258,7 @@ def _refine(
 ) -> float:
     """A value that meets the target within the tolerance, or next to one that does not, between good and bad ones.
 
-    `good` and `bad` are pairs (value, epsilon). Secants of log epsilon against log value, which is close to linear.
-    """
+    `good` and `bad` are pairs (value, epsilon). Secants of log epsilon against log value, which is close to linear."""
     known = [good, bad]
     for attempt in range(200):
         if good[1] >= target * (1 - _TOLERANCE) or abs(good[0] - bad[0]) <= (1 if whole else 1e-9 * good[0]):

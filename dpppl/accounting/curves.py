@@ -38,8 +38,7 @@ class Curve:
     - **delta** - delta(epsilon).
     - **name** - the accountant's, for reports.
     - **final** - `final(delta, epsilon)`: whether no later curve can be below this one's epsilon at delta.
-    - **profile** - delta at many epsilons at once, where that is cheaper than one by one.
-    """
+    - **profile** - delta at many epsilons at once, where that is cheaper than one by one."""
 
     epsilon: Callable[[float], float]
     delta: Callable[[float], float]
@@ -52,15 +51,10 @@ class Curve:
         return np.array([self.delta(e) for e in epsilons]) if self.profile is None else self.profile(epsilons)
 
 
-def build(
-    events: tuple[GaussianEvent, ...],
-    accountant: str,
-    group_size: int = 1,
-) -> tuple[Curve, ...]:
+def build(events: tuple[GaussianEvent, ...], accountant: str, group_size: int = 1) -> tuple[Curve, ...]:
     """Upper bounds by `accountant` for data sets that differ in `group_size` rows.
 
-    Raises ConfigurationError if the accountant does not support the sampling scheme under the relation.
-    """
+    Raises ConfigurationError if the accountant does not support the sampling scheme under the relation."""
     if accountant not in ACCOUNTANTS:
         raise ConfigurationError(f"accountant {accountant!r} must be one of {', '.join(ACCOUNTANTS)}.")
     additive.check_scheme(events)
@@ -68,13 +62,13 @@ def build(
     full_batch = all(e.is_full_batch for e in events)
     fixed_size = any(not e.is_full_batch and e.batch_size is not None for e in events)
     replace_one = bool(events) and events[0].neighboring_relation == "replace_one"
-    if discrete and accountant not in ("auto", "rdp"):
-        raise ConfigurationError("discrete noise is accounted by 'rdp' only; use accountant='auto'.")
+    selected = any(isinstance(e, SelectionEvent) for e in events)
+    if (discrete or selected) and accountant not in ("auto", "rdp"):
+        what = "discrete noise" if discrete else "a private selection"
+        raise ConfigurationError(f"{what} is accounted by 'rdp' only; use accountant='auto'.")
     if discrete:
         accountant = "rdp"
-    if any(isinstance(e, SelectionEvent) for e in events):
-        if accountant not in ("auto", "rdp"):
-            raise ConfigurationError("a private selection is accounted by 'rdp' only; use accountant='auto'.")
+    if selected:
         return (_group(_rdp(events, _WHOLE_ORDERS if discrete else None), group_size),)
     if accountant == "auto":
         accountant = "gaussian" if full_batch else "rdp" if fixed_size else "pld"
@@ -92,18 +86,13 @@ def build(
         return (_gaussian(group_size * math.sqrt(additive.gaussian_mu_squared(events))),)
     if accountant == "rdp":
         if full_batch:
-            return (_rdp(_divided(events, group_size)),)
+            pairs = [tuple((sigma / group_size, count) for sigma, count in e.noise_multipliers) for e in events]
+            return (_rdp(tuple(dataclasses.replace(e, noise_multipliers=p) for e, p in zip(events, pairs))),)
         # Discrete noise: E[(Q/P)^k] for whole k is that of continuous noise, and the reflection n -> shift - n swaps P and
         # Q, so removing a row is bounded by adding it (Mironov, Talwar, Zhang 2019, theorem 5).
         # At fractional orders dp_accounting only interpolates fixed-size batches, at the price of two orders.
         return (_group(_rdp(events, _WHOLE_ORDERS if fixed_size or discrete else None), group_size),)
     return _pld_and_rdp(events, replace_one, group_size)
-
-
-def _divided(events: tuple[GaussianEvent, ...], group_size: int) -> tuple[GaussianEvent, ...]:
-    """Full-batch accesses as a group of rows sees them."""
-    pairs = [tuple((sigma / group_size, count) for sigma, count in e.noise_multipliers) for e in events]
-    return tuple(dataclasses.replace(e, noise_multipliers=p) for e, p in zip(events, pairs))
 
 
 def _gaussian(mu: float) -> Curve:
@@ -203,17 +192,8 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     if not directions:
         return (bound,)
 
-    def epsilon(delta: float) -> float:
-        found = 0.0
-        for direction in directions:
-            found = max(found, direction.epsilon(delta, enough=found))
-        return found
-
-    def delta(epsilon: float) -> float:
-        found = 0.0
-        for direction in directions:
-            found = max(found, direction.delta(epsilon, enough=found))
-        return found
+    def largest(of: Callable[[pld.Composition, float, float], float], at: float) -> float:
+        return functools.reduce(lambda found, direction: max(found, of(direction, at, found)), directions, 0.0)
 
     def final(delta: float, epsilon: float) -> bool:
         return epsilon <= max(direction.renyi_epsilon(delta) for direction in directions)
@@ -221,6 +201,7 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     def profile(epsilons: Array) -> Array:
         return np.max([direction.deltas(epsilons) for direction in directions], axis=0)
 
+    epsilon, delta = (functools.partial(largest, of) for of in (pld.Composition.epsilon, pld.Composition.delta))
     return (Curve(epsilon, delta, "PLD (tilted Fourier transform)", final, profile), bound)
 
 

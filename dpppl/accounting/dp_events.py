@@ -22,16 +22,10 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
     """The events that access data, as GaussianEvents under one neighbouring relation.
 
     A GaussianEvent carries its relation. A DpEvent has none: `neighboring_relation`, or else that of the GaussianEvents
-    with it, or else "zero_out". Raises ConfigurationError where relations differ.
-    """
-    given = (
-        (events,)
-        if isinstance(events, GaussianEvent | SelectionEvent) or not isinstance(events, Sequence)
-        else tuple(events)
-    )
-    relations = {
-        e.neighboring_relation for e in given if isinstance(e, GaussianEvent | SelectionEvent) and e.noise_multipliers
-    }
+    with it, or else "zero_out". Raises ConfigurationError where relations differ."""
+    given = tuple(events) if isinstance(events, Sequence) else (events,)
+    own = GaussianEvent | SelectionEvent
+    relations = {e.neighboring_relation for e in given if isinstance(e, own) and e.noise_multipliers}
     if neighboring_relation is not None:
         relation_of(neighboring_relation)
         relations.add(neighboring_relation)
@@ -41,9 +35,7 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
             "relation."
         )
     relation = relations.pop() if relations else "zero_out"
-    ours: list[tuple[Any, ...]] = [
-        (e,) if isinstance(e, GaussianEvent | SelectionEvent) else from_dp_event(e, relation) for e in given
-    ]
+    ours: list[tuple[Any, ...]] = [(e,) if isinstance(e, own) else from_dp_event(e, relation) for e in given]
     return tuple(e for group in ours for e in group if e.noise_multipliers)
 
 
@@ -88,11 +80,8 @@ def _accesses(event: DpEvent, count: int, relation: str) -> tuple[GaussianEvent,
             return _sampled(event.event, count, sampling_rate=rate, neighboring_relation=relation) if rate else ()
         case theirs.SampledWithoutReplacementDpEvent():
             size, rows = event.sample_size, event.source_dataset_size
-            return (
-                _sampled(event.event, count, batch_size=size, num_data=rows, neighboring_relation=relation)
-                if size
-                else ()
-            )
+            batches = dict(batch_size=size, num_data=rows)
+            return _sampled(event.event, count, relation, **batches) if size else ()
     for name in ("events", "privacy_report"):
         if hasattr(event, name):
             raise ConfigurationError(

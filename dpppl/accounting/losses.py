@@ -24,8 +24,7 @@ class Access:
     - **shifts**, **weights** - means of P's normals and their weights, (k,).
     - **other_shifts**, **other_weights** - those of Q, (m,).
     - **count** - number of accesses.
-    - **tail** - mass of P left out on either side: losses there count as infinite above, and as the smallest one below.
-    """
+    - **tail** - mass of P left out on either side: losses there count as infinite above, and as the smallest one below."""
 
     shifts: Array
     weights: Array
@@ -44,8 +43,7 @@ class Access:
     def nodes(self) -> tuple[Array, Array, Array]:
         """Rising outputs (n,) between P's tails, where losses are within 500, the losses, and log P around each.
 
-        The probabilities are approximate: order, interval and period are chosen by them, and no bound rests on them.
-        """
+        The probabilities are approximate: order, interval and period are chosen by them, and no bound rests on them."""
         from scipy.special import ndtri
 
         share = self.tail / len(self.weights)
@@ -123,8 +121,7 @@ class GridLosses:
     - **index** - losses as multiples of the interval, (n,).
     - **masses** - their probabilities, (n,).
     - **infinite** - probability of an infinite loss.
-    - **count** - number of accesses.
-    """
+    - **count** - number of accesses."""
 
     index: NDArray[np.int64]
     masses: Array

@@ -41,8 +41,7 @@ class Option:
     - **interval** - width of a 90 % interval that counts the noise of the run, along the direction planned for.
     - **coverage** - of the 90 % intervals that the method itself reports; None where a chain is too short to report one.
     - **row_gradients**, **seconds** - gradients of single rows in all, and the time that they take.
-    - **call** - Python that runs it on `model` and `data`, a tuple of arguments.
-    """
+    - **call** - Python that runs it on `model` and `data`, a tuple of arguments."""
 
     method: str
     rate: float
@@ -96,10 +95,22 @@ class Plan:
         return _width(self.num_data * row_curvature, self.prior_sd, noise)
 
     def __str__(self) -> str:
-        head = tuple("method|rate|steps|noise|step size|time h|learned|explored|90 % width|covers|s".split("|"))
-        rows = [head, *(_cells(option, option is self.recommended) for option in self.options)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        number, options = (lambda value: "" if value is None else f"{value:.3g}"), self.options
+        columns = [
+            ["method", *(o.method + " *" * (o is self.recommended) for o in options)],
+            ["rate", *(f"{o.rate:g}" for o in options)],
+            ["steps", *(str(o.num_steps) for o in options)],
+            ["noise", *(number(o.noise_multiplier) for o in options)],
+            ["step size", *(number(o.step_size) for o in options)],
+            ["time h", *(number(o.diffusion_time) for o in options)],
+            ["learned", *(number(o.learned_above) for o in options)],
+            ["explored", *(number(o.explored_above) for o in options)],
+            ["90 % width", *(number(o.interval) for o in options)],
+            ["covers", *("too short" if o.coverage is None else f"{100 * o.coverage:.0f} %" for o in options)],
+            ["s", *(number(o.seconds) for o in options)],
+        ]
+        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        lines = ["  ".join(row).rstrip() for row in zip(*padded)]
         return "\n".join([
             f"{self.num_data:,} rows, delta {self.target_delta:g}, clipping norm {self.clipping_norm:.3g}; one direction of "
             f"curvature {self.row_curvature:g} a row, prior sd {self.prior_sd:g}: 90 % width "
@@ -320,21 +331,4 @@ def _recommend(
     return best, (
         f"Take SVI: {why}, and no chain explores this direction. Read its means: of its 90 % intervals "
         f"{100 * (best.coverage or 0):.0f} % will hold."
-    )
-
-
-def _cells(option: Option, is_recommended: bool) -> tuple[str, ...]:
-    number = lambda value: "" if value is None else f"{value:.3g}"  # noqa: E731
-    return (
-        option.method + " *" * is_recommended,
-        f"{option.rate:g}",
-        str(option.num_steps),
-        number(option.noise_multiplier),
-        number(option.step_size),
-        number(option.diffusion_time),
-        number(option.learned_above),
-        number(option.explored_above),
-        number(option.interval),
-        "too short" if option.coverage is None else f"{100 * option.coverage:.0f} %",
-        number(option.seconds),
     )

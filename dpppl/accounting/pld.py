@@ -43,8 +43,7 @@ class Deltas:
 
     - **interval** - distance of two epsilons.
     - **first** - the first epsilon, as a multiple of the interval.
-    - **deltas** - the bounds, falling, (n,).
-    """
+    - **deltas** - the bounds, falling, (n,)."""
 
     interval: float
     first: int
@@ -80,8 +79,7 @@ class Window:
 
     - **bottom**, **top** - the smallest and the largest.
     - **spread** - standard deviation of the tilted distribution.
-    - **higher_orders** - Renyi orders that bound what lies above.
-    """
+    - **higher_orders** - Renyi orders that bound what lies above."""
 
     bottom: float
     top: float
@@ -93,16 +91,14 @@ class Window:
 class Composition:
     """Accesses one after the other, in one direction: P's rows are those of the larger data set, or of the smaller.
 
-    - **accesses** - the accesses.
-    """
+    - **accesses** - the accesses."""
 
     accesses: Sequence[Access]
 
     def epsilon(self, delta: float, enough: float = 0.0) -> float:
         """Smallest epsilon found at which delta is at most `delta`, in (0, 1); inf if there is none.
 
-        It is no further improved once it is at most `enough`.
-        """
+        It is no further improved once it is at most `enough`."""
         cut = self._without(_LEFT_OUT * delta)
         exponent = cut._chernoff(delta)
         order = cut._best_order(exponent)
@@ -163,8 +159,7 @@ class Composition:
         """An interval that costs about 1e-4 of epsilon, where losses are about normal.
 
         A loss between two multiples goes to both. That adds interval^2 / 6 to its variance, or near 0 the interval times
-        its size, and to log delta the variance times order (order + 1) / 2.
-        """
+        its size, and to log delta the variance times order (order + 1) / 2."""
         interval, allowed = min(spread / 100, 0.1 / order), 1e-4 * max(2 * epsilon, 8 / order) / (order + 1)
         tilted = [(a.count * np.exp(_tilted(a, order)), np.abs(a.nodes[1])) for a in self.accesses]
         while sum(p @ np.minimum(interval / 6, size) for p, size in tilted) * interval > allowed:

@@ -17,8 +17,7 @@ class Priced:
 
     - **name** - its name.
     - **epsilon**, **advantage** - of this run alone, at the delta asked for.
-    - **total_epsilon** - with all runs before it.
-    """
+    - **total_epsilon** - with all runs before it."""
 
     name: str
     epsilon: float

@@ -11,8 +11,7 @@ class Relation:
 
     - **words** - for reports; holds {unit}, what N counts.
     - **can_tell** - what an attacker tries to find out of one person.
-    - **sensitivity** - largest L2 change of a sum of rows that are clipped to norm 1.
-    """
+    - **sensitivity** - largest L2 change of a sum of rows that are clipped to norm 1."""
 
     words: str
     can_tell: str

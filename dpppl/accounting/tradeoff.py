@@ -36,8 +36,7 @@ class GaussianSummary:
 
     - **mu** - that number; where it is not exact, for error rates of at least 1e-10.
     - **regret** - by how much it overstates the risk, in [0, 1]: both error rates, raised by it, reach the curve.
-    - **exact** - whether the curve is that of mu.
-    """
+    - **exact** - whether the curve is that of mu."""
 
     mu: float
     regret: float
@@ -129,8 +128,7 @@ class TradeOff:
         """Largest probability of guessing a secret of the row that is guessed with `baseline` from all else.
 
         The secret is whatever is drawn at random for the row: the whole of it (reconstruction), or an attribute. `baseline`
-        in [0, 1] is the success of the best guess that ignores the release, 1/2 for a fair bit.
-        """
+        in [0, 1] is the success of the best guess that ignores the release, 1/2 for a fair bit."""
         return self.true_positive_rate(float(_rates(baseline, "baseline")))
 
     @property

@@ -12,8 +12,7 @@ class Unit:
     """The unit of privacy.
 
     - **ids** - name of the argument of a run that holds one id a row: rows with one id are one record. None: a row is one.
-    - **max_rows** - the most rows of a unit that are used, or, without ids, that are assumed to be one person's.
-    """
+    - **max_rows** - the most rows of a unit that are used, or, without ids, that are assumed to be one person's."""
 
     ids: str | None = None
     max_rows: int = 1

@@ -103,13 +103,6 @@ def in_memory(rows: Tree, what: str) -> Tree:
     return rows
 
 
-def taken(rows: Tree, numbers: object) -> Tree:
-    """Rows by their numbers, on the host: never what may leave it."""
-    if not isinstance(placement_of(rows), OnDisk):
-        return jax.tree.map(lambda x: x[numbers], rows)
-    return Draw(rows.placement)(np.asarray(numbers))
-
-
 def on_disk(arrays: Mapping[str, Foreign], mesh: jax.sharding.Mesh | None) -> Rows | None:
     """`arrays` by argument, if one of them is a source or a memory map: then all are read as they are needed."""
     if not any(isinstance(x, Source | np.memmap) for x in arrays.values()):

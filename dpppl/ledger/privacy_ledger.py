@@ -211,8 +211,7 @@ class PrivacyLedger:
         - **run_id** - the run's name.
         - **status** - a word for the report.
 
-        Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then.
-        """
+        Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then."""
         with self._opened(write=True) as session:
             if self._book.run(run_id).owner is not None:
                 self._add(session, "release", run_id, status=status)

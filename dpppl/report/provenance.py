@@ -46,8 +46,7 @@ class KeyOrigin:
     """Where a key comes from.
 
     - **source** - who made it.
-    - **generator** - JAX's name of the generator, in words.
-    """
+    - **generator** - JAX's name of the generator, in words."""
 
     source: KeySource
     generator: str
@@ -81,8 +80,7 @@ class Provenance:
 
     - **status** - how far the last one got.
     - **keys** - origins of their keys, each once.
-    - **starts** - origins of their starting values, each once.
-    """
+    - **starts** - origins of their starting values, each once."""
 
     status: Status = Status.NOTHING
     keys: tuple[KeyOrigin, ...] = ()

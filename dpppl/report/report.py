@@ -57,8 +57,7 @@ class MechanismFacts:
     - **subsampling** - the scheme, in words.
     - **sampling_rate** - the expected share of rows in a step.
     - **neighboring_relation** - the relation that it is accounted under.
-    - **batch_cap** - the cap on a step's rows, where there is one.
-    """
+    - **batch_cap** - the cap on a step's rows, where there is one."""
 
     clipping: str
     clipping_norm: float
@@ -100,8 +99,7 @@ class PrivacyReport:
     - **placement** - where the rows lay, in words, if not on one device.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
-    (`unit`) under the stated relation, if the stated assumptions hold.
-    """
+    (`unit`) under the stated relation, if the stated assumptions hold."""
 
     method: str
     events: Events

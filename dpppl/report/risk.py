@@ -56,22 +56,17 @@ def percent(share: float, up: bool = True) -> str:
     return f"{(math.ceil(whole - 1e-6) if up else math.floor(whole + 1e-6)) * unit:.12g} %"
 
 
-def mu_line(risk: TradeOff) -> str:
-    """Mu, and whether it is exact, in words."""
-    mu = risk.gaussian
-    if mu.exact:
-        return f"{mu.mu:.4g}, exactly Gaussian: this one number gives every epsilon, delta and error rate"
-    return f"{mu.mu:.4g} at most, for error rates from 1e-10; it overstates them by up to {mu.regret:.2g} (regret)"
-
-
 def risk_rows(risk: TradeOff) -> list[tuple[str, str]]:
     """Lines of a report."""
+    mu = risk.gaussian
+    exact = "exactly Gaussian: this one number gives every epsilon, delta and error rate"
+    bound = f"at most, for error rates from 1e-10; it overstates them by up to {mu.regret:.2g} (regret)"
     found = [f"{percent(risk.true_positive_rate(rate))} at {percent(rate)}" for rate in FALSE_POSITIVE_RATES]
     wrong = [f"{percent(risk.bayes_risk(prior), up=False)} where {percent(prior)} were" for prior in PRIORS]
     true = [f"{percent(risk.positive_predictive_value(prior, 0.01))} where {percent(prior)} were" for prior in PRIORS]
     guessed = [f"{percent(risk.inference_success(base))} where it was {percent(base)}" for base in BASELINES]
     return [
-        ("mu", mu_line(risk)),
+        ("mu", f"{mu.mu:.4g}, {exact}" if mu.exact else f"{mu.mu:.4g} {bound}"),
         ("advantage", f"at most {percent(risk.advantage)}"),
         ("used records found", f"at most {', '.join(found)} false alarms"),
         ("a verdict is wrong", f"at least {', '.join(wrong)} used"),

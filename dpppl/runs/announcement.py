@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from dpppl import accounting
-from dpppl.accounting.unit import ROW, Unit
 from dpppl.data.disk import Block, Draw, OnDisk, reading
 from dpppl.data.rows import placement_of
 from dpppl.errors import warn
@@ -18,22 +17,6 @@ from dpppl.runs.budget import Charge
 from dpppl.types import Function, Tree
 
 
-def cost_line(
-    before: Events,
-    run: Events,
-    delta: float | None,
-    relation: str,
-    unit: Unit = ROW,
-) -> str:
-    """The cost of a run by itself, and its object's total after it, in one line."""
-    delta = 1e-6 if delta is None else delta
-    epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
-    line = f"This run will spend epsilon = {epsilon(run):.4g}"
-    if before:
-        line += f", in all {epsilon((*before, *run)):.4g} with what was spent before,"
-    return f"{line} at delta = {delta:g}: {unit.relation(relation)}."
-
-
 def announce(
     report: PrivacyReport, before: Events, notes: Sequence[str], print_cost: bool,
     reading: str | None = None,
@@ -41,7 +24,11 @@ def announce(
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone;
     `reading`: what it will read from disk."""
     if print_cost and messages.leads():
-        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
+        delta, unit = 1e-6 if report.delta is None else report.delta, report.unit
+        epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
+        total = f", in all {epsilon((*before, *report.events)):.4g} with what was spent before," if before else ""
+        relation = unit.relation(report.mechanism.neighboring_relation)
+        print(f"This run will spend epsilon = {epsilon(report.events):.4g}{total} at delta = {delta:g}: {relation}.")
         if reading is not None:
             print(reading)
         for note in () if before else notes:  # once
@@ -77,11 +64,13 @@ def reading_line(rows: Tree, charges: Sequence[Charge]) -> str | None:
         if batches:
             index = np.random.default_rng().integers(placement.num_rows, size=_DRAWN)
             seconds += drawn * _timed(lambda: Draw(placement)(index)) / _DRAWN
-    amount = _bytes(placement.row_bytes * (passes * placement.num_rows + drawn))
+    amount, unit = placement.row_bytes * (passes * placement.num_rows + drawn), 0
+    while amount >= 1000.0 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000.0, unit + 1
     duration = f"{seconds / 3600.0:.2g} h" if seconds >= 3600.0 else f"{max(1.0, np.ceil(seconds)):.0f} s"
     return (
-        f"It will read {' and '.join(parts)} of {placement.num_rows:,} rows, {amount} in all: {duration} of reading if "
-        "all goes as fast as the first of it."
+        f"It will read {' and '.join(parts)} of {placement.num_rows:,} rows, {amount:.3g} {_UNITS[unit]} in all: {duration} of "
+        "reading if all goes as fast as the first of it."
     )
 
 
@@ -100,10 +89,3 @@ def _timed(act: Function) -> float:
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
-
-
-def _bytes(number: float) -> str:
-    unit = 0
-    while number >= 1000.0 and unit < len(_UNITS) - 1:
-        number, unit = number / 1000.0, unit + 1
-    return f"{number:.3g} {_UNITS[unit]}"

@@ -16,7 +16,7 @@ from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import BudgetExceededError, ConfigurationError, DPPPLError, KeyReuseError, LedgerError, warn
 from dpppl.ledger.book import Events
-from dpppl.ledger.follower import FollowedLedger, ledger_of
+from dpppl.ledger.follower import ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import watching
 from dpppl.types import Tree
@@ -33,8 +33,7 @@ class Charge:
     - **first**, **chains** - number of the first step, and how many chains take these steps.
     - **is_query**, **is_frame** - whether it may use what was kept for queries; whether it finds where a run starts.
     - **neighboring_relation** - relation of the account that it belongs to, where it differs from the mechanism's.
-    - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all.
-    """
+    - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all."""
 
     mechanism: Mechanism
     noise_multipliers: np.ndarray = field(repr=False)
@@ -242,25 +241,19 @@ class Budget:
             if self.ledger is None:
                 claim()
             else:
-                self._charge_ledger(self.ledger, all_of_it, what, run_id, claim)
+                events = events_of([all_of_it])
+                self.ledger.reserve(run_id, events, what)
+                try:
+                    if len(self.ledger.charged_steps(run_id)) != all_of_it.chains - 1:
+                        raise KeyReuseError(
+                            "the ledger counts other steps of this state's key than this object took: another process, or a copy "
+                            "of this object, took some. Make a new state by init(dpppl.secret_key(), ...). Nothing was charged."
+                        )
+                    claim()
+                    self.ledger.charge(run_id, events, 0, all_of_it.chains)
+                finally:
+                    self.ledger.release(run_id, "complete")
             self._runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
-
-    @staticmethod
-    def _charge_ledger(
-        ledger: PrivacyLedger | FollowedLedger, charge: Charge, what: str, run_id: str, claim: Callable[[], None]
-    ) -> None:
-        events = events_of([charge])
-        ledger.reserve(run_id, events, what)
-        try:
-            if len(ledger.charged_steps(run_id)) != charge.chains - 1:
-                raise KeyReuseError(
-                    "the ledger counts other steps of this state's key than this object took: another process, or a copy of "
-                    "this object, took some. Make a new state by init(dpppl.secret_key(), ...). Nothing was charged."
-                )
-            claim()
-            ledger.charge(run_id, events, 0, charge.chains)
-        finally:
-            ledger.release(run_id, "complete")
 
     def _is_used_up(self, charges: Sequence[Charge], share: float) -> bool:
         """Whether charges leave nothing of a share of the target."""
@@ -315,8 +308,7 @@ class _Run:
 class Reservation:
     """A run that was admitted. As a context manager it gives back in the end what did not run.
 
-    - **budget**, **run_id** - the account, and the run's name.
-    """
+    - **budget**, **run_id** - the account, and the run's name."""
 
     def __init__(self, budget: Budget, run_id: str) -> None:
         self._budget, self.run_id = budget, run_id
@@ -349,11 +341,6 @@ class Reservation:
             self._run.planned = tuple(charges)
         return self
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything was charged."""
-        return any(self._run.begun)
-
     def __enter__(self) -> "Reservation":
         return self
 
@@ -361,7 +348,7 @@ class Reservation:
         budget = self._budget
         with budget._lock:
             self._run.is_open = False
-            if not self.has_begun:
+            if not any(self._run.begun):
                 budget._runs.pop(self.run_id, None)
             if budget.ledger is not None:
                 try:

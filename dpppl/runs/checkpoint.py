@@ -34,8 +34,7 @@ class Progress:
     - **group** - number of the group of chains that runs.
     - **done** - steps of it that are over.
     - **state** - its states after these.
-    - **parts** - the records of each of its chunks.
-    """
+    - **parts** - the records of each of its chunks."""
 
     group: int
     done: int
@@ -67,8 +66,7 @@ class Checkpoint:
     - **key**, **run_id** - those of the run that it holds, or will hold.
 
     Resuming is a replay: a chunk that was cut off runs again under the keys it had, on the rows it had, and is one
-    access. So the same program, versions, devices and rows are needed; anything else raises CheckpointError.
-    """
+    access. So the same program, versions, devices and rows are needed; anything else raises CheckpointError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
@@ -79,7 +77,14 @@ class Checkpoint:
         self.resumed, self.run_id = content is not None, ""
         self.key: Tree = None
         if content is not None:
-            self._load(content)
+            try:
+                with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                    self._arrays = dict(arrays)
+                self._header = json.loads(str(self._arrays.pop("header")))
+                if self._header["format"] != _FORMAT:
+                    raise ValueError
+            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                raise self._unreadable() from None
             self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]
         self._digest = ""
 
@@ -87,8 +92,7 @@ class Checkpoint:
         """Hold this run from now on. Raises CheckpointError if the file holds another.
 
         - **key**, **run_id** - key and name of the run.
-        - **arguments** - arrays and settings that must be the same in a resumed run.
-        """
+        - **arguments** - arrays and settings that must be the same in a resumed run."""
         self.key, self.run_id = key, run_id
         secret = np.asarray(jax.random.key_data(key)).tobytes()
         tag = hmac.new(secret, digest.encode(), hashlib.sha256)
@@ -113,8 +117,7 @@ class Checkpoint:
 
         - **recorded** - shapes of the records of a chunk.
         - **groups** - first states of each group of chains.
-        - **finished** - list that the states and records of groups that are over are appended to.
-        """
+        - **finished** - list that the states and records of groups that are over are appended to."""
         if not self.resumed:
             return Progress(0, 0, groups[0], [])
         records = jax.tree.structure(recorded)
@@ -131,8 +134,7 @@ class Checkpoint:
     def save(self, progress: Progress, finished: Sequence[tuple[Tree, Tree]]) -> None:
         """Write all of it, atomically: a reader sees this or what was there before.
 
-        - **finished** - states and records of the groups of chains that are over.
-        """
+        - **finished** - states and records of the groups of chains that are over."""
         axis = 0 if np.ndim(progress.state.i) == 0 else 1
         recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
         self.write(jax.tree.leaves([*finished, progress.state, recorded]), progress.group, progress.done)
@@ -140,8 +142,7 @@ class Checkpoint:
     def write(self, leaves: Sequence[Tree], group: int = 0, done: int = 0) -> None:
         """Write arrays, atomically; process 0 alone does.
 
-        - **leaves** - the arrays, in order: `leaves` of a resumed run.
-        """
+        - **leaves** - the arrays, in order: `leaves` of a resumed run."""
         if not messages.leads():
             return
         header = {
@@ -184,16 +185,6 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         except OSError:
-            raise self._unreadable() from None
-
-    def _load(self, content: bytes) -> None:
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                self._arrays = dict(arrays)
-            self._header = json.loads(str(self._arrays.pop("header")))
-            if self._header["format"] != _FORMAT:
-                raise ValueError
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise self._unreadable() from None
 
     def _unreadable(self) -> CheckpointError:

@@ -45,8 +45,7 @@ class Method:
     - **record** - `record(buffers, number, start, state, seen)`: buffers after step `number`, counted from the run's first, of a
       chunk that began at `start`.
     - **kept** - `kept(start, count)`: places in the buffers that a chunk has filled.
-    - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap.
-    """
+    - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap."""
 
     step: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
     num_steps: int
@@ -80,8 +79,7 @@ class Program:
 
     - **call** - the compiled program, from leaves to leaves.
     - **outputs** - shapes of its results.
-    - **digest** - of its text, the versions and the device.
-    """
+    - **digest** - of its text, the versions and the device."""
 
     call: Callable[..., list[Tree]]
     outputs: Tree
@@ -141,8 +139,7 @@ class Plan:
     - **settings** - numbers that must be the same where a checkpoint is resumed.
     - **notes** - lines printed with the cost.
     - **print_cost**, **progress_bar** - whether to show them.
-    - **describe** - `describe(steps done)`, the progress bar's text.
-    """
+    - **describe** - `describe(steps done)`, the progress bar's text."""
 
     method: Method
     chain_groups: Sequence[object]
@@ -166,8 +163,7 @@ class Plan:
     def arguments(self, group: int = 0) -> tuple[Tree, ...]:
         """Arguments of a chunk of no steps, for tracing it.
 
-        - **group** - number of a group of chains.
-        """
+        - **group** - number of a group of chains."""
         number = np.asarray(0, np.int32)
         return self.chain_groups[group], self.rows, self.public, number, number
 
@@ -180,8 +176,7 @@ def drive(
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
     checkpoint that holds a part of the run, goes on from there.
 
-    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
-    """
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))

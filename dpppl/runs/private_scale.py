@@ -26,10 +26,8 @@ from dpppl.subsampling import FullBatch
 from dpppl.types import Function, Tree
 from dpppl.validation import checked, positive
 
-_LARGE, _FAR = (
-    0.99,
-    2.0,
-)  # the quantile of sizes that bounds a column, and how far from its centre, in these bounds, rows count
+_LARGE, _FAR = 0.99, 2.0
+"""The quantile of sizes that bounds a column, and how far from its centre, in these bounds, rows count."""
 _SIZES, _SUM, _DISTANCES = range(3)
 
 
@@ -157,7 +155,10 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
     noise_sd = bound * noise / num_rows
     location = np.clip(ask(_SUM, bound=bound)[:, 0] / num_rows, -1.0, 1.0) * bound
     distances = fitted(ask(_DISTANCES, centre=location))
-    scale = [_root_mean_square(own, _FAR * far) for own, far in zip(distances, bound)]
+    scale = [
+        math.sqrt(own.share * own.mean(lambda r: np.minimum(r, _FAR * far) ** 2))  # noqa: B023
+        for own, far in zip(distances, bound)
+    ]
     return PrivateScale(
         location=location,
         scale=np.maximum(scale, noise_sd),
@@ -165,7 +166,3 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
         is_resolved=np.array([max(a.error, b.error) < 1.0 for a, b in zip(sizes, distances)]),
         events=budget.events,
     )
-
-
-def _root_mean_square(distances: Norms, most: float) -> float:
-    return math.sqrt(distances.share * distances.mean(lambda r: np.minimum(r, most) ** 2))

@@ -167,11 +167,15 @@ def private_score(
         warn("target_delta is not below 1 / number of rows: a mechanism may publish whole rows.")
     total, *squares = np.atleast_1d(noisy_query(query, charge, key, budget)) / arguments.num_rows
     noise_sd = float(charge.noise_multipliers[0]) * bound / arguments.num_rows
+    sampling_sd = None
+    if squares:  # the variance is raised by one sd of its noise, so that noise seldom hides it
+        variance = squares[0] * half / _SQUARES - total**2 + noise_sd * half / _SQUARES
+        sampling_sd = float(np.sqrt(np.clip(variance, 0.0, half**2) / arguments.num_rows))
     return PrivateScore(
         mean=float(middle + total),
         noise_sd=noise_sd,
         num_rows=arguments.num_rows,
-        sampling_sd=_sampling_sd(total, squares[0], noise_sd, half, arguments.num_rows) if squares else None,
+        sampling_sd=sampling_sd,
         events=budget.events,
         assumed_public=(*captured, *arguments.assumed_public),
     )
@@ -190,14 +194,6 @@ def _statistic(score: Function, arguments: Arguments, low: float, high: float, m
         return jnp.stack([centred, _SQUARES * centred**2 * 2.0 / (high - low)]) if measure_spread else centred
 
     return statistic
-
-
-def _sampling_sd(mean: float, squares: float, noise_sd: float, half: float, num_rows: int) -> float:
-    """Standard error of a mean of scores within `half` of 0, from noisy means of scores and of their weighted squares.
-
-    The variance is raised by one sd of its noise, so that noise seldom hides it."""
-    variance = squares * half / _SQUARES - mean**2 + noise_sd * half / _SQUARES
-    return float(np.sqrt(np.clip(variance, 0.0, half**2) / num_rows))
 
 
 def checked_range(bounds: Tree) -> tuple[float, float]:

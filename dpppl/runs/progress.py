@@ -18,8 +18,7 @@ def bar_for(total: int, *, visible: bool, **settings: Tree) -> Iterator[Foreign]
 
     - **total** - number of accesses.
     - **visible** - whether to show it; only the first process does.
-    - **settings** - of tqdm.
-    """
+    - **settings** - of tqdm."""
     done = threading.Event()
 
     def tick() -> None:

@@ -30,8 +30,7 @@ class Query:
     - **public** - everything else that the statistic needs.
     - **what** - what a ledger calls the query.
     - **discretise** - whether rows are rounded to whole numbers and noise is discrete, as in `Mechanism`.
-    - **neighboring_relation** - the relation of the report that the query belongs to.
-    """
+    - **neighboring_relation** - the relation of the report that the query belongs to."""
 
     statistic: Function
     bound: float
@@ -44,8 +43,7 @@ class Query:
     def charge(self, noise_multiplier: float) -> Charge:
         """The cost.
 
-        - **noise_multiplier** - noise sd in units of the bound.
-        """
+        - **noise_multiplier** - noise sd in units of the bound."""
         mechanism = Mechanism(clipping=Flat(self.bound), subsampling=FullBatch(), discretise=self.discretise)
         noise = np.array([noise_multiplier])
         return Charge(mechanism, noise, is_query=True, neighboring_relation=self.neighboring_relation)
@@ -55,8 +53,7 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
     """The cost of a query, at a noise multiplier or at the least that the rest of the target allows.
 
     - **budget** - the account, with a target where `noise_multiplier` is None.
-    - **noise_multiplier** - noise sd in units of the bound, or None.
-    """
+    - **noise_multiplier** - noise sd in units of the bound, or None."""
     noise = budget.calibrate(query.charge) if noise_multiplier is None else noise_multiplier
     return query.charge(positive(noise, name="noise_multiplier"))
 
@@ -71,8 +68,7 @@ def noisy_query(
     """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
     - **key** - a key of its own, used once.
-    - **begin** - `begin(origin of the key)`, called before the charge.
-    """
+    - **begin** - `begin(origin of the key)`, called before the charge."""
     noise_multiplier = float(charge.noise_multipliers[0])
 
     def statistic(_: object, row: Tree, public: Tree) -> Tree:

@@ -70,8 +70,7 @@ class Request:
     - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
     - **notes**, **print_cost** - lines printed with the cost, and whether to print it.
     - **later** - accesses after this session: their run's name, what a ledger calls it, and their charges. They are reserved
-      first, and stay so if the session succeeds.
-    """
+      first, and stay so if the session succeeds."""
 
     what: str
     charges: Sequence[Charge]

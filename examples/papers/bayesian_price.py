@@ -12,8 +12,8 @@ import numpy as np
 import dpppl
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.data.disk import taken
-from dpppl.data.rows import number_of, of_one_process
+from dpppl.data.disk import Draw, OnDisk
+from dpppl.data.rows import number_of, of_one_process, placement_of
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, clears_tracebacks
@@ -65,7 +65,8 @@ def bayesian_spent(
     )
     warn(_NOT_PRIVATE)
     with TRACING:
-        sampled = taken(rows, drawn)
+        is_on_disk = isinstance(placement_of(rows), OnDisk)
+        sampled = Draw(rows.placement)(drawn) if is_on_disk else jax.tree.map(lambda x: x[drawn], rows)
         lengths = _lengths(mechanism, gradient)
 
         def norms() -> Iterator[np.ndarray]:
