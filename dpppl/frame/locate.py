@@ -40,9 +40,7 @@ _NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
 
 
 def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
-    """The cost of the frame of a run on full batches, whose steps have this noise multiplier.
-
-    - **num_steps** - steps of all chains together."""
+    """The cost of the frame of a run on full batches, whose steps have this noise multiplier."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
     return Charge(MECHANISM, default_plan().noise_multipliers(scale), is_frame=True)
 
@@ -62,9 +60,7 @@ def frame_line(charges: Sequence[Charge]) -> str | None:
 
 
 def checked_frame(frame: bool | None, fits: dict[str, bool]) -> bool:
-    """Whether a run with these settings starts at a frame, which is the default where all `fits`, by what is asked for.
-
-    Raises ConfigurationError where the user asks for a frame that does not fit."""
+    """Whether a run with these settings starts at a frame, which is the default where all `fits`, by what is asked for."""
     missing = [name for name, is_so in fits.items() if not is_so]
     if frame and missing:
         raise ConfigurationError(f"frame=True goes with {', '.join(missing)}: change that, or leave frame out.")
@@ -96,13 +92,11 @@ class Locator:
         return ",".join(program.digest for program in self.programs.values())
 
     def metric(self, before: Callable[[int], None]) -> Metric:
-        """Make the accesses; the frame that they give.
-
-        - **before** - of the number of accesses so far: charges them."""
+        """Make the accesses; the frame that they give."""
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Releases(self.programs, _access_key(self.key), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
-        stage = staged(self.settings, bound, released, made.asker()).stages[-1]
+        stage = staged(self.settings, bound, released, made.asker())[0][-1]
         sites = bound.coordinates.shapes
         if set(sites) == set(bound.split.latents):
             return Metric({site: bound.split.latents[site].shape for site in sites}, *_normal(stage, self.prior))
@@ -125,11 +119,8 @@ def _access_key(key: jax.Array) -> jax.Array:
 
 
 def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
-    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count.
-
-    A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
-    is what clipping and noise may hide of it."""
+    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than
+    the prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count."""
     frame, place, law = stage.surrogate.frame, stage.surrogate.frame.layout.place, stage.surrogate.curvature
     root, width = root_of(frame.from_latents(prior.covariance(frame))), law.values.shape[-1]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
@@ -143,14 +134,7 @@ def locator(
     model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None,
     mesh: Mesh | None,
 ) -> Locator:  # fmt: skip
-    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing.
-
-    Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
-
-    - **args**, **kwargs** - the arguments, not yet grouped by unit.
-    - **key** - the run's.
-    - **charge** - see `frame_charge`.
-    - **unit**, **data_plate**, **mesh** - of the run."""
+    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing."""
     scale = scale_of(charge)
     settings = NoiseAwareSettings(
         model, noise_multiplier=scale, unit=unit.ids, max_rows_per_unit=unit.max_rows if unit.ids else None,

@@ -53,11 +53,7 @@ def found_bounds(
     num_rows: int,
     most: float = _PARTS[1],
 ) -> tuple[At, float]:
-    """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before. Also the part of
-    scores that the norm clips, over scores, by root mean squares.
-
-    - **sigma** - noise multipliers by kind of access.
-    - **most** - the largest quantile of curvatures that becomes the bound."""
+    """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before."""
     if "norm_bin" not in sigma:
         norm, bound = bounds.norm or at.norm, bounds.curvature or at.bound
         return at._replace(norm=norm, bound=bound, score_bound=bound), 1.0

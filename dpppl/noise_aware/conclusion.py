@@ -49,14 +49,14 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 
 def concluded(
-    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool
+    settings: NoiseAwareSettings,
+    bound: Bound,
+    releases: Released,
+    found: Outcome,
+    key: jax.Array,
+    is_modelled: bool,
 ) -> tuple[Mixture, Verdict, dict[str, Tree]]:
-    """The posterior, the verdict on it, and samples by site.
-
-    - **settings**, **bound**, **releases** - of the run.
-    - **found** - what `staged` returned.
-    - **key** - key of the samples.
-    - **is_modelled** - whether the variance of scores is the model's."""
+    """The posterior, the verdict on it, and samples by site."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
     scalar_std = float(settings._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
     surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate

@@ -33,7 +33,16 @@ def eigen_draws(
 
     - **reference** - symmetric matrices (k, b, b), equivariant under rotations as `noisy` is, which decide the signs of its
       eigenvectors: else these would differ from machine to machine."""
-    values, vectors, exists = _decomposed(noisy, real, reference)
+    width = real.shape[1]
+    beyond = 1.0 + 4.0 * width * np.abs(noisy).max()  # padding comes first
+    both = real[:, :, None] & real[:, None, :]
+    values, vectors = np.linalg.eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
+    sides = np.sum(vectors[:, :, :-1] * (reference @ vectors[:, :, 1:]), axis=1)
+    vectors[:, :, 1:] *= np.cumprod(np.where(sides < 0.0, -1.0, 1.0), axis=1)[:, None, :]
+    exists = np.arange(width) >= width - real.sum(axis=1, keepdims=True)
+    values = np.where(exists, values, 0.0)
+    if width % 2:
+        values, exists = (np.pad(a, ((0, 0), (0, 1))) for a in (values, exists))
     low, high = np.log(smallest), np.log(max(values.max(), 10.0 * smallest) + 6.0 * std)
     rng, width = np.random.default_rng(0), values.shape[1]
     logs = np.log(np.clip(values, np.exp(low), np.exp(high)))
@@ -47,28 +56,18 @@ def eigen_draws(
             rows = _rotated(rows, np.exp(logs), exists, values, std, rng)
             rows, logs, exists = (a[:, order] for a in (rows, logs, exists))
         law = law.given(logs[exists], rng)
-        logs = _within_slices(logs, np.einsum("kib,kib,kb->ki", rows, rows, values), std, law, rng)
+        # Uniform where both the likelihood and the prior exceed uniform shares of their present values.
+        centres = np.einsum("kib,kib,kb->ki", rows, rows, values)
+        around = np.sqrt(((np.exp(logs) - centres) / std) ** 2 + 2.0 * rng.standard_exponential(logs.shape)) * std
+        reach, limits = law.reach(logs, rng), np.exp([low, high])
+        least = np.maximum(np.log(np.clip(centres - around, *limits)), law.mean - reach)
+        most = np.minimum(np.log(np.clip(centres + around, *limits)), law.mean + reach)
+        logs = np.clip(least + rng.random(logs.shape) * (most - least), low, high)
         number, is_drawn = divmod(step - _BURN_IN + 1, _THIN)
         if step >= _BURN_IN and not is_drawn:
             drawn[0][number - 1] = np.exp(logs) * exists
             drawn[1][number - 1] = rows
     return drawn[0], vectors @ drawn[1].swapaxes(2, 3)[:, :, : vectors.shape[1]]
-
-
-def _decomposed(noisy: Array, real: Array, reference: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues (k, b), 0 in padding, which comes first; eigenvectors (k, b, b); and where there is no padding. An odd number
-    is made even by one of padding."""
-    width = real.shape[1]
-    beyond = 1.0 + 4.0 * width * np.abs(noisy).max()
-    both = real[:, :, None] & real[:, None, :]
-    values, vectors = np.linalg.eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
-    sides = np.sum(vectors[:, :, :-1] * (reference @ vectors[:, :, 1:]), axis=1)
-    vectors[:, :, 1:] *= np.cumprod(np.where(sides < 0.0, -1.0, 1.0), axis=1)[:, None, :]
-    exists = np.arange(width) >= width - real.sum(axis=1, keepdims=True)
-    values = np.where(exists, values, 0.0)
-    if width % 2:
-        values, exists = (np.pad(a, ((0, 0), (0, 1))) for a in (values, exists))
-    return values, vectors, exists
 
 
 def _rotated(rows: Array, scales: Array, exists: Array, values: Array, std: float, rng: np.random.Generator) -> Array:
@@ -117,16 +116,6 @@ class _Law(NamedTuple):
         normal, uniform = self.density(logs)
         level = (rng.random(logs.shape) * (normal + uniform) - uniform) / self.density(np.asarray(self.mean))[0]
         return self.sd * np.sqrt(-2.0 * np.log(np.clip(level, 1e-300, 1.0))) + np.where(level > 0.0, 0.0, np.inf)
-
-
-def _within_slices(logs: Array, centres: Array, std: float, law: _Law, rng: np.random.Generator) -> Array:
-    """Log eigenvalues drawn given their vectors, where the release has `centres` along these: uniform where both the
-    likelihood and the prior exceed uniform shares of their present values."""
-    around = np.sqrt(((np.exp(logs) - centres) / std) ** 2 + 2.0 * rng.standard_exponential(logs.shape)) * std
-    reach, (low, high) = law.reach(logs, rng), np.exp([law.low, law.high])
-    least = np.maximum(np.log(np.clip(centres - around, low, high)), law.mean - reach)
-    most = np.minimum(np.log(np.clip(centres + around, low, high)), law.mean + reach)
-    return np.clip(least + rng.random(logs.shape) * (most - least), law.low, law.high)
 
 
 class Curvature(NamedTuple):
@@ -184,12 +173,7 @@ def drawn(
     noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int, most: float = 1.0,
     along: Array | None = None,
 ) -> Curvature:  # fmt: skip
-    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`.
-
-    - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.
-    - **scores**, **scores_std** - variance of the scores with noise, and the sd of that noise.
-    - **real** - (k, b), where there is no padding.
-    - **most**, **along** - see `_ratio`, and `_drawn_along`."""
+    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`."""
     smallest = _SMALLEST * min(1.0 / np.linalg.eigvalsh(covariance).max(), std)
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     if along is not None:
@@ -199,11 +183,9 @@ def drawn(
 
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
-    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
-    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
-
-    Along the way from the prior mean a regression has another curvature than across it, which a prior that knows no directions
-    would not allow."""
+    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its
+    release, and a lognormal prior around the mean over all directions, which is what coordinates are made for
+    (`Frame.evened_along`)."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
     # from eigenvalues: along @ matrices @ along may be rounded to 0
     typical, present = values[:, 0].mean(axis=1), np.sum(values[:, 0] * (along @ vectors[:, 0]) ** 2, axis=1)
@@ -219,11 +201,7 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
 
 
 def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
-    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
-
-    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
-    with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is infinite,
-    for a sandwich, the spread is 1, and `count` draws (count, ...) hold what the noise of J leaves open."""
+    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise."""
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
     multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)

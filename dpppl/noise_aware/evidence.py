@@ -120,7 +120,8 @@ class Evidence(Fit):
         """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalar_std, num_rows, last.excess, along, scalars.num_flags, last.sampled)
+        num_flags = len(scalars.values) - 10 - len(along)
+        fit = Fit.from_sums(scalars.values, scalar_std, num_rows, last.excess, along, num_flags, last.sampled)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
@@ -141,9 +142,7 @@ class Evidence(Fit):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
-
-        Responses that are next to impossible, and scores in tails that noise hides, may move them by any distance."""
+        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model."""
         return self.moved >= HARM or self.cut >= CUT or self.has_impossible or bool(self.symmetric)
 
     @property

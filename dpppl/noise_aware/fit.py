@@ -16,7 +16,7 @@ import numpy as np
 
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
-from dpppl.noise_aware.plan import NUM_AXES, Ask, At
+from dpppl.noise_aware.plan import NUM_AXES
 from dpppl.types import Numbers, Tree
 
 FIT, LINK, SKEW = 0.6, 0.6, 0.32
@@ -132,16 +132,6 @@ class Scalars(NamedTuple):
 
     values: Array
     coordinates: tuple[int, ...]
-
-    @property
-    def num_flags(self) -> int:
-        """How many flags there are among the values."""
-        return len(self.values) - 11 - len(self.coordinates)
-
-    @classmethod
-    def asked(cls, ask: Ask, at: At, noise_multiplier: float, directions: Directions) -> "Scalars":
-        """The fit, from one access."""
-        return cls(ask("scalars", at._replace(directions=directions.columns), noise_multiplier), directions.coordinates)
 
 
 @dataclass(frozen=True, kw_only=True)

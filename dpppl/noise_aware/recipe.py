@@ -59,7 +59,15 @@ class Sides(NamedTuple):
         """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access."""
         last = stages[-1]
         surrogate, mean, frame = last.surrogate, last.belief.mean, last.surrogate.frame
-        latents = doubtful(stages[0].surrogate, surrogate, last.belief, prior)[:NUM_AXES]
+
+        def diagonal(surrogate: Surrogate) -> Array:
+            inverse, layout = surrogate.frame.inverse, surrogate.frame.layout
+            matrices = inverse.swapaxes(1, 2) @ surrogate.curvature.mean @ inverse
+            return np.maximum(layout.scattered(np.diagonal(matrices, axis1=1, axis2=2)), 1e-30)
+
+        # Those first whose curvature changes most within a posterior sd.
+        change, sd = np.abs(np.log(diagonal(stages[0].surrogate) / diagonal(surrogate))), np.sqrt(last.belief.variance)
+        latents = np.argsort(-change * sd / np.hypot(mean - prior.mean, sd), kind="stable")[:NUM_AXES]
         spread = frame.from_latents(last.covariance)
         axes = np.zeros((len(latents), len(prior.mean)))
         axes[np.arange(len(latents)), latents] = prior.scales[latents]
@@ -86,11 +94,7 @@ class Sides(NamedTuple):
 
 def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
     """The sd on either side of the mean in units of the stated one, (n, 2), from `curvatures` (4, n) at the mean, below and
-    above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise.
-
-    The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
-    + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data. Sides count where one differs by
-    `FACTOR` from the stated sd, or from the other side."""
+    above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise."""
     centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
@@ -105,20 +109,6 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     is_low |= (narrow > FACTOR**2 * wide) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
     found = np.where(is_low, relative, np.where(is_high, highest, 1.0))
     return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T
-
-
-def doubtful(first: Surrogate, last: Surrogate, found: Known, prior: Prior) -> Array:
-    """Numbers of the latents, those first whose curvature changes most within a posterior sd."""
-    change = np.abs(np.log(_diagonal(first) / _diagonal(last)))
-    sd = np.sqrt(found.variance)
-    return np.argsort(-change * sd / np.hypot(found.mean - prior.mean, sd), kind="stable")
-
-
-def _diagonal(surrogate: Surrogate) -> Array:
-    """Curvatures of the scaled latents (d,)."""
-    frame = surrogate.frame
-    matrices = frame.inverse.swapaxes(1, 2) @ surrogate.curvature.mean @ frame.inverse
-    return np.maximum(frame.layout.scattered(np.diagonal(matrices, axis1=1, axis2=2)), 1e-30)
 
 
 class Stage(NamedTuple):
@@ -152,13 +142,8 @@ class Stage(NamedTuple):
     cut: float = 1.0
 
 
-class Outcome(NamedTuple):
-    """All stages of a run, in order, and how well rows fit.
-
-    - **stages**, **scalars** - these."""
-
-    stages: list[Stage]
-    scalars: Scalars
+Outcome = tuple[list[Stage], Scalars]
+"""All stages of a run, in order, and how well rows fit."""
 
 
 class _Start(NamedTuple):
@@ -227,12 +212,17 @@ def run_recipe(
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
             modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count, added))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        scatter = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn + added)
+        # The scatter of noisy scores around a line of this curvature, in units of their noise.
+        residual = scores[-late:] + times(curvature.mean, frame.coordinates(positions[-late:]))
+        residual -= residual.mean(axis=0)
+        own = np.diagonal(curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
+        degrees = dimension * (late - 1)
+        scatter = float((residual**2).sum() / ((std**2 + (redrawn + added) * own) * degrees))
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         stages.append(Stage(
-            at.norm, at.bound, surrogate, belief, frame.to_latents(spread), *scatter,
+            at.norm, at.bound, surrogate, belief, frame.to_latents(spread), scatter, degrees,
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
             dispersion=dispersion(here.scores, here.scores_std, curvature.mean), cut=cut,
@@ -240,7 +230,9 @@ def run_recipe(
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     sides = Sides.asked(ask, at, closing["sides"], stages, prior, num_rows)
     stages[-1] = stages[-1]._replace(sides=sides, modelled=modelled)
-    return Outcome(stages, Scalars.asked(ask, at, closing["scalars"], Directions.of(frame, centre, law.mean, num_rows)))
+    directions = Directions.of(frame, centre, law.mean, num_rows)
+    values = ask("scalars", at._replace(directions=directions.columns), closing["scalars"])
+    return stages, Scalars(values, directions.coordinates)
 
 
 def _scouted(
@@ -267,19 +259,6 @@ def _at(start: _Start, sketch: Sketch) -> At:
     return At(start.point, start.norm, start.bound, frame, start.bound)
 
 
-def _scatter(
-    frame: Frame, curvature: Curvature, positions: Array, scores: Array, std: float, redrawn: float
-) -> tuple[float, int]:
-    """The scatter of noisy scores (t, k, b) around a line of this curvature, in units of their noise, and its degrees of
-    freedom."""
-    residual = scores + times(curvature.mean, frame.coordinates(positions))
-    residual -= residual.mean(axis=0)
-    dimension = frame.layout.dimension
-    own = np.diagonal(curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
-    degrees = dimension * (len(residual) - 1)
-    return float((residual**2).sum() / ((std**2 + redrawn * own) * degrees)), degrees
-
-
 def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: Array, prior: Prior) -> _Start:
     """After a stage that ended at `point`. Scores change with the frame as their rms does, by the trace of the curvature."""
     frame = stage.surrogate.frame
@@ -301,8 +280,7 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 
 
 def unsaturated(curvature: Array, ratio: Array) -> Array:
-    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it. Rows that have what is
-    rare are long: along such columns clipping makes A small, and J smaller still."""
+    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it."""
     values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
     typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)

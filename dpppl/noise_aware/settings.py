@@ -85,12 +85,24 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         self._check_one_noise()
         self.model, self.data_plate, self.progress_bar = model, data_plate, progress_bar
         self.weights = Weights.of(weights, max_weight)
-        self.width = chosen_width(width, self.weights, self.unit.ids)
+        if self.weights is not None and (width == "model" or self.unit.ids is not None):
+            raise ConfigurationError(
+                'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", '
+                "and leave unit out."
+            )
+        self.width = width or ("model" if self.weights is None else "sandwich")
+        if self.width not in WIDTHS:
+            raise ConfigurationError(f'width is "model" or "sandwich", got {self.width!r}.')
         self.bounds = Bounds(
             norm=optional(positive, clipping_norm, name="clipping_norm"),
             curvature=optional(positive, curvature_bound, name="curvature_bound"),
         )
-        self.coordinates = _names_of_sites(coordinates)
+        named: Tree = (coordinates,) if isinstance(coordinates, str) else coordinates
+        if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
+            raise ConfigurationError(
+                f"coordinates is a {type(named).__name__}; give names of sites, coordinates=['w'], or leave it out."
+            )
+        self.coordinates: tuple[str, ...] | None = None if named is None else tuple(named)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self._coordinates: Coordinates | None = None
@@ -135,35 +147,11 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         return plan(None in (self.bounds.norm, self.bounds.curvature))
 
     def _charge(self, dimension: int = 1, run_id: str | None = None) -> tuple[Charge, float]:
-        """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Looks
-        at no data."""
+        """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed."""
         charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
         noise = self.noise_multiplier
         scale = self.budget.calibrate(charge_at, run_id) if noise is None else noise
         return charge_at(scale), scale
-
-
-def _names_of_sites(coordinates: Tree) -> tuple[str, ...] | None:
-    """The names as a tuple. Raises ConfigurationError for anything else."""
-    named = (coordinates,) if isinstance(coordinates, str) else coordinates
-    if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
-        raise ConfigurationError(
-            f"coordinates is a {type(named).__name__}; give names of sites, coordinates=['w'], or leave it out."
-        )
-    return None if named is None else tuple(named)
-
-
-def chosen_width(width: str | None, weights: Weights | None, unit: str | None) -> str:
-    """The width of a run. Raises ConfigurationError where weights do not go with it, or with the `unit`."""
-    if weights is not None and (width == "model" or unit is not None):
-        raise ConfigurationError(
-            'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", and '
-            "leave unit out."
-        )
-    chosen = width or ("model" if weights is None else "sandwich")
-    if chosen not in WIDTHS:
-        raise ConfigurationError(f'width is "model" or "sandwich", got {chosen!r}.')
-    return chosen
 
 
 def check_budget(scale: float, num_rows: int) -> None:

@@ -61,8 +61,7 @@ class Sketch(NamedTuple):
         self, products: Array, frame: Frame, curvature: Array, unsure: Array, noise: float, num_rows: int
     ) -> tuple[Array, float, float]:
         """The variances (d,) that entries beside the blocks add to the gradient, the trace of curvature times spread for which
-        they do, and the share of directions in which the curvature may be 0. `unsure` (d,): the variance of the products that the
-        blocks explain; `noise`: that of the noise of products."""
+        they do, and the share of directions in which the curvature may be 0."""
         inside = frame.layout.scattered(np.diagonal(curvature, axis1=1, axis2=2))
         trace = float(np.sum(inside * self.variances))
         if not self.columns.shape[1]:
@@ -85,25 +84,19 @@ class Sketch(NamedTuple):
         # More than directions that are not known at all could leave; of COLUMNS products some must be left to tell.
         left = left[:, strength > np.mean(inside)][:, : COLUMNS // 2]
         kept = (residual - left @ (left.T @ residual)) * np.sqrt(COLUMNS / (COLUMNS - left.shape[1]))
-        return found * self.size**2, trace, _unknown(kept, noise, inside, variances, num_rows)
-
-
-def _unknown(residual: Array, noise: float, inside: Array, variances: Array, num_rows: int) -> float:
-    """The share of directions in which the curvature may be 0, from the squares of products that the blocks do not explain: as if
-    all of these came from there. `inside`, `variances` (d,): the curvature's diagonal, and that of Omega."""
-    weights = np.minimum(inside, np.median(inside)) ** 2 / inside / np.sum(np.minimum(inside, np.median(inside)) ** 2)
-    weights = weights / np.mean(inside * variances)
-    found = np.sum(weights * (np.mean(residual**2, axis=1) - noise)) - len(inside) / num_rows
-    error = noise * np.sqrt(2.0 / COLUMNS * np.sum(weights**2))
-    return float(np.clip(found, 0.0, 1.0)) * found**2 / (found**2 + error**2)
+        # As if all squares of products that the blocks do not explain came from directions without curvature.
+        squares = np.minimum(inside, np.median(inside)) ** 2
+        weights = squares / inside / np.sum(squares) / np.mean(inside * variances)
+        excess = np.sum(weights * (np.mean(kept**2, axis=1) - noise)) - len(inside) / num_rows
+        error = noise * np.sqrt(2.0 / COLUMNS * np.sum(weights**2))
+        unknown = float(np.clip(excess, 0.0, 1.0)) * excess**2 / (excess**2 + error**2)
+        return found * self.size**2, trace, unknown
 
 
 def next_frame(
     frame: Frame, curvature: Array, left: Array, strength: Array, pieces: Sequence[Array]
 ) -> tuple[Frame, Array]:
-    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents. The first block is made of the
-    directions `left` (d, n) in u that stand out beside the blocks, by `strength` (n,), and of those of the present first block in
-    which the `curvature` is least typical. One block alone stays."""
+    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents."""
     layout, inverse = frame.layout, frame.inverse
     curvature = inverse.swapaxes(1, 2) @ curvature @ inverse
     if len(pieces) == 1:
@@ -156,8 +149,7 @@ class Release(NamedTuple):
 
     def hidden(self, covariance: Array) -> float:
         """How much better than the prior, of this `covariance` (k, b, b), the data may know a direction that noise hides: the
-        bound on the curvature's error over the prior precision along an eigenvector. 0 where nothing is hidden, or no direction
-        stands clear of the noise (then the budget, and not the scale of columns, is the cause), or there are blocks."""
+        bound on the curvature's error over the prior precision along an eigenvector."""
         if len(covariance) > 1:
             return 0.0
         values, vectors = np.linalg.eigh(self.curvature[0])
@@ -168,21 +160,20 @@ class Release(NamedTuple):
 
     def combined(self, other: "Release") -> "Release":
         """The precision-weighted mean of two; the `other` alone where these differ by more than their noise explains."""
-        if self._differs(other):
-            return other
-        curvature, curvature_std = _weighted_mean(
-            self.curvature, self.curvature_std, other.curvature, other.curvature_std
-        )
-        products, _ = _weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
-        scores, scores_std = _weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
-        return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
-
-    def _differs(self, other: "Release") -> bool:
-        """Whether an eigenvalue of the difference exceeds the largest of its noise, as in one of 1,000 runs or so."""
-        width = self.curvature.shape[-1]
-        noise = np.hypot(self.curvature_std, other.curvature_std)
+        # An eigenvalue of the difference exceeds the largest of its noise in one of 1,000 runs or so.
+        noise, width = np.hypot(self.curvature_std, other.curvature_std), self.curvature.shape[-1]
         largest = np.abs(np.linalg.eigvalsh(other.curvature - self.curvature)).max()
-        return bool(largest > noise * (np.sqrt(2.0 * width) + _DIFFERENT))
+        if largest > noise * (np.sqrt(2.0 * width) + _DIFFERENT):
+            return other
+
+        def mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
+            w, v = std_a**-2, std_b**-2
+            return (w * a + v * b) / (w + v), float((w + v) ** -0.5)
+
+        curvature = mean(self.curvature, self.curvature_std, other.curvature, other.curvature_std)
+        products, _ = mean(self.products, self.curvature_std, other.products, other.curvature_std)
+        scores = mean(self.scores, self.scores_std, other.scores, other.scores_std)
+        return Release(*curvature, products, *scores, self.most_scores)
 
     def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array) -> Curvature:
         """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
@@ -199,8 +190,3 @@ def decline(sizes: Array, std: float) -> float:
         return 0.0
     way, variance = np.log(2.0), np.sum((std / sizes) ** 2) + _ROUGH**2
     return float(np.clip(way * np.log(sizes[0] / sizes[1]) / (way**2 + variance), -_MOST_DECLINE, _MOST_DECLINE))
-
-
-def _weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
-    w, v = std_a**-2, std_b**-2
-    return (w * a + v * b) / (w + v), float((w + v) ** -0.5)

@@ -36,8 +36,7 @@ class _Value(NamedTuple):
 
 
 def cure_of(split: SplitModel, shapes: Shapes) -> str | None:
-    """How to name such values, if there are any; `shapes`: those of the coordinates, among which named values may be. Looks at no
-    data."""
+    """How to name such values, if there are any; `shapes`: those of the coordinates, among which named values may be."""
     shapes = split.latents | shapes
     program = flattened(jax.make_jaxpr(split.log_likelihood)(shapes, split.row, split.arguments.public)).jaxpr
     sizes, inputs = {name: shape.size for name, shape in shapes.items()}, dict(zip(sorted(shapes), program.invars))
