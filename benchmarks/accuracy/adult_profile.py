@@ -26,11 +26,10 @@ from benchmarks.calibration import real_columns
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
 from dpppl.noise_aware import recipe
-from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import Releases
 from dpppl.noise_aware.sketch import Release
 from dpppl.randomness import keys

@@ -30,10 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import dpppl
 from benchmarks.calibration import real_columns
 from benchmarks.lib.results import written
-from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 

@@ -39,12 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.noise_aware_wide import dummies, mu_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.settings import Verdict
 from dpppl.noise_aware.statistics import RowStatistics

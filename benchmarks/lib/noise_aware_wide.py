@@ -10,11 +10,10 @@ import dpppl
 from dpppl import accounting
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.plan import wide_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict

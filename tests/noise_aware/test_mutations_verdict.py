@@ -6,7 +6,7 @@ import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted  # noqa: F401
 
 CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.noise_aware.fit:"
-NUMBERS = "dpppl.noise_aware.evidence:Evidence."
+NUMBERS = "dpppl.noise_aware.verdict:Verdict."
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
 CHANCE = "test_verdict:test_what_is_small_or_may_be_chance_is_not_a_finding"
 MEAN_ZERO = "test_verdict:test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_long"

@@ -19,16 +19,15 @@ from dpppl.access.norm_histogram import LOWEST, MISSING
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import bounds, curvature, fit, posterior, recipe, releases, runner
+from dpppl.noise_aware import curvature, fit, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.evidence import blurred
 from dpppl.noise_aware.plan import State, Walk, default_plan, narrow
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import Verdict, blurred
 from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3
@@ -435,8 +434,8 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
 def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
     """A normal likelihood, exactly quadratic, with little noise, and half of the rows clipped: seven draws a row at each step
     scatter more than the noise. The scatter has sd .24; without the draws' own it is about 3."""
-    real = bounds.chosen_norm
-    monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
+    real = recipe.chosen_norm
+    monkeypatch.setattr(recipe, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
     y = np.random.default_rng(0).normal(1.3, 2.0, 5_000).astype(np.float32)
 
     def verdict():
