@@ -64,7 +64,6 @@ class Movement:
         return self._moved(psi, self.metric.latents, self.metric.root, lambda value, sds: value * sds)
 
     def inside(self, phi: BySite) -> dict[str, Tree]:
-        """The inverse."""
         return self._moved(phi, self.metric.coordinates, self.metric.inverse, lambda value, sds: value / sds)
 
     def _moved(self, params: BySite, locations: Function, matrix: np.ndarray, scaled: Function) -> dict[str, Tree]:

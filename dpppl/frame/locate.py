@@ -88,7 +88,6 @@ class Locator:
 
     @property
     def digest(self) -> str:
-        """Of all programs."""
         return ",".join(program.digest for program in self.programs.values())
 
     def metric(self, before: Callable[[int], None]) -> Metric:

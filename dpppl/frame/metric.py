@@ -34,7 +34,6 @@ class Metric:
 
     @cached_property
     def inverse(self) -> Array:
-        """The inverse of the root."""
         return np.linalg.inv(self.root)
 
     @property
@@ -55,7 +54,6 @@ class Metric:
 
     @property
     def start(self) -> dict[str, Array]:
-        """The centre by site."""
         return dict(self.split(np.asarray(self.centre, np.float32)))
 
     def coordinates(self, z: Tree) -> dict[str, Tree]:
@@ -63,7 +61,6 @@ class Metric:
         return self.split((self.vector(z) - self.centre.astype(np.float32)) @ self.inverse.T.astype(np.float32))
 
     def latents(self, u: Tree) -> dict[str, Tree]:
-        """The inverse."""
         return self.split(self.vector(u) @ self.root.T.astype(np.float32) + self.centre.astype(np.float32))
 
     def gradient(self, gradient: Tree) -> dict[str, Tree]:
@@ -78,15 +75,11 @@ class Metric:
 
     def vector(self, z: Tree) -> jax.Array:
         """The vectors (..., d) of values by site."""
-        parts = [jnp.reshape(z[site], (*self._leading(z), -1)) for site in self.shapes]
-        return jnp.concatenate(parts, axis=-1)
-
-    def _leading(self, z: Tree) -> tuple[int, ...]:
         site, shape = next(iter(self.shapes.items()))
-        return tuple(np.shape(z[site])[: np.ndim(z[site]) - len(shape)])
+        leading = np.shape(z[site])[: np.ndim(z[site]) - len(shape)]
+        return jnp.concatenate([jnp.reshape(z[site], (*leading, -1)) for site in self.shapes], axis=-1)
 
     def split(self, vector: Numbers) -> dict[str, Tree]:
-        """A vector by site."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
         parts = zip(self.shapes.items(), [0, *ends], ends)
         return {site: vector[..., a:b].reshape((*vector.shape[:-1], *shape)) for (site, shape), a, b in parts}

@@ -15,7 +15,6 @@ from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound
-from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.plan import Ask
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
@@ -49,12 +48,7 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 
 def concluded(
-    settings: NoiseAwareSettings,
-    bound: Bound,
-    releases: Released,
-    found: Outcome,
-    key: jax.Array,
-    is_modelled: bool,
+    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool
 ) -> tuple[Mixture, Verdict, dict[str, Tree]]:
     """The posterior, the verdict on it, and samples by site."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
@@ -105,30 +99,24 @@ def bayes_factor(
         )
     warn_of(noise_aware._verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
     number, prior = names.index(element), releases.prior
-    place, variance = _unconstrained(coordinates, element, value), float(prior.variance[number])
-    before = -0.5 * ((place - prior.mean[number]) ** 2 / variance + np.log(2.0 * np.pi * variance))
-    return float(np.exp(mixture.log_density(number, place) - before))
-
-
-def _unconstrained(coordinates: Coordinates, element: str, value: float) -> float:
-    """A value of an element in unconstrained space."""
-    wanted, found = element.split("[")[0], {}
-    split = coordinates.split
+    split, site, transforms = coordinates.split, element.split("[")[0], {}
 
     def visit(site: Document, transform: Distribution) -> Tree:
-        found[site["name"]] = transform
+        transforms[site["name"]] = transform
         return jnp.zeros(split.latents[site["name"]].shape)
 
     with TRACING:
         split.visit_latents(visit, split.placeholder_public())
-        transform = found[wanted]
+        transform = transforms[site]
         while isinstance(transform, IndependentTransform):
             transform = transform.base_transform
         if transform.domain.event_dim:
             raise ConfigurationError(
-                f"the elements of '{wanted}' depend on each other: bayes_factor has no value for one alone."
+                f"the elements of '{site}' depend on each other: bayes_factor has no value for one alone."
             )
         place = float(transform.inv(jnp.asarray(value, float)))
     if not np.isfinite(place):
-        raise ConfigurationError(f"value is outside the support of '{wanted}'.")
-    return place
+        raise ConfigurationError(f"value is outside the support of '{site}'.")
+    variance = float(prior.variance[number])
+    before = -0.5 * ((place - prior.mean[number]) ** 2 / variance + np.log(2.0 * np.pi * variance))
+    return float(np.exp(mixture.log_density(number, place) - before))

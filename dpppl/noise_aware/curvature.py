@@ -130,7 +130,6 @@ class Curvature(NamedTuple):
 
     @property
     def matrices(self) -> Array:
-        """(n, ..., d, d)."""
         return self._powers(1.0)
 
     @property

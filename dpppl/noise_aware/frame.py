@@ -50,7 +50,6 @@ class Layout(NamedTuple):
 
     @property
     def dimension(self) -> int:
-        """The number of coordinates."""
         return len(self.place)
 
     @property
@@ -64,7 +63,6 @@ class Layout(NamedTuple):
         return xp.take(padded, self.numbers, axis=-1, mode="clip")
 
     def scattered(self, blocks: X) -> X:
-        """The inverse."""
         flat = blocks.reshape(*blocks.shape[:-2], self.numbers.size)
         return _namespace(blocks).take(flat, self.place, axis=-1, mode="clip")
 
@@ -172,7 +170,6 @@ class Frame(NamedTuple):
         return self.roots @ covariance @ self.roots.swapaxes(1, 2)
 
     def from_latents(self, covariance: Array) -> Array:
-        """The inverse."""
         return self.inverse @ covariance @ self.inverse.swapaxes(1, 2)
 
     @property
@@ -219,7 +216,6 @@ class Frame(NamedTuple):
         return self.layout.scattered(self.blocks(scores))
 
     def blocks(self, scores: jax.Array) -> jax.Array:
-        """The same in the blocks of u, (..., k, b)."""
         inside = self.layout.gathered(self.turned(scores * self.scales))
         return jnp.einsum("...kb,kbc->...kc", inside, self.roots)
 

@@ -79,7 +79,6 @@ class State(NamedTuple):
     repeats: Tree = None
 
     def on_device(self) -> "State":
-        """As programs take it."""
         return narrow(self._replace(rng_key=None))._replace(rng_key=self.rng_key)
 
 
@@ -146,11 +145,9 @@ WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
 
 
 def default_plan(
-    is_adaptive: bool = True,
-    gradients: Sequence[float] = GRADIENTS,
-    curvatures: Sequence[float] = CURVATURES,
+    is_adaptive: bool = True, gradients: Sequence[float] = GRADIENTS, curvatures: Sequence[float] = CURVATURES,
     scouts: Sequence[float] = SCOUTS,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Curvatures at the prior mean, which find the units of columns; five stages, each a curvature and gradients; then a last
     curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars."""
     stages: list[list[Block]] = [[Block("curvature", share)] for share in scouts]

@@ -190,8 +190,23 @@ class Sampler:
                 n: a for n, a in average.arrays().items() if n in ("scales", "turn", "index")
             } | {"place": jnp.asarray(frame.layout.place)}  # fmt: skip
         data = {name: a if _EACH[name] is None else a[0] for name, a in average.arrays().items()}
-        start, size = _scaled(self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves)
-        return {"middle": middle + width * start, "width": width * size}
+        at, free = self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves
+        mask = jnp.asarray(free, jnp.float32)
+
+        @jax.jit
+        def fitted(t: jax.Array) -> jax.Array:
+            value, forward = jax.linearize(at, t)
+            backward = jax.linear_transpose(forward, t)
+            normal = lambda s: s + mask * backward(forward(mask * s))[0]  # noqa: E731
+            return t + mask * cg(normal, -mask * (backward(value)[0] + t), maxiter=300)[0]
+
+        start = jnp.zeros(len(free))
+        for _ in range(3):
+            start = fitted(start)
+        forward = jax.linearize(at, start)[1]
+        square = lambda i: jnp.sum(forward(jax.nn.one_hot(i, len(free))) ** 2)  # noqa: E731
+        squares = jax.jit(lambda: lax.map(square, jnp.arange(len(free)), batch_size=_AT_ONCE))()
+        return {"middle": middle + width * start, "width": width * (1.0 / jnp.sqrt(1.0 + squares))}
 
     def _wide_latents(self, x: jax.Array, frame: Tree) -> Tree:
         latents = frame["middle"] + frame["width"] * x
@@ -201,26 +216,6 @@ class Sampler:
             t = t.ravel()[frame["place"]]
             latents = latents.at[where].set(frame["mean"] + frame["scales"] * (t - turn @ (turn.T @ t)))
         return self._unravel(latents)
-
-
-def _scaled(at: Callable[[Tree], Tree], free: Array) -> tuple[Tree, Tree]:
-    """Where the residual `at` of t (n,) and a normal prior fit best, moving those that are `free`, and the scales of all."""
-    mask = jnp.asarray(free, jnp.float32)
-
-    @jax.jit
-    def fitted(t: jax.Array) -> jax.Array:
-        value, forward = jax.linearize(at, t)
-        backward = jax.linear_transpose(forward, t)
-        normal = lambda s: s + mask * backward(forward(mask * s))[0]  # noqa: E731
-        return t + mask * cg(normal, -mask * (backward(value)[0] + t), maxiter=300)[0]
-
-    start = jnp.zeros(len(free))
-    for _ in range(3):
-        start = fitted(start)
-    forward = jax.linearize(at, start)[1]
-    square = lambda i: jnp.sum(forward(jax.nn.one_hot(i, len(free))) ** 2)  # noqa: E731
-    squares = jax.jit(lambda: lax.map(square, jnp.arange(len(free)), batch_size=_AT_ONCE))()
-    return start, 1.0 / jnp.sqrt(1.0 + squares)
 
 
 def middles_and_widths(points: Array) -> tuple[Array, Array]:

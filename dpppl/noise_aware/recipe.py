@@ -90,7 +90,12 @@ def found_bounds(
     entries = len(at.point) * at.frame.roots.shape[1]
     affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
     bound = bounds.curvature or norm**2 * lengths.quantile(float(np.clip(1.0 - affordable, _PARTS[0], most)))
-    widest = norm**2 * weighing_few(lengths, bound / norm**2) if expected.curvature is not None else bound
+    widest = bound
+    if expected.curvature is not None:
+        # The largest one under which rows' curvature is at most `DEAR` times as large as what is released of it.
+        kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
+        candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
+        widest = norm**2 * float(max(b for b in candidates if kept(b) <= DEAR * kept(bound / norm**2)))
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     return at._replace(norm=norm, bound=bound, score_bound=widest), float(np.sqrt(left))
 
@@ -120,14 +125,6 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     least = int(np.argmin(widths))
     worthwhile = np.flatnonzero((widths <= widths[least] + np.log(DEAR)) & (moved > _NEGLIGIBLE))
     return float(candidates[max(least, *worthwhile)] if len(worthwhile) else candidates[least])
-
-
-def weighing_few(lengths: Norms, bound: float) -> float:
-    """The bound on curvatures beyond which rows' scores are weighed down: the largest one under which their curvature is at most
-    `DEAR` times as large as what is released of it under `bound`."""
-    kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
-    candidates = bound * 2.0 ** np.arange(0.0, 40.0, 0.25)
-    return float(max(b for b in candidates if kept(b) <= DEAR * kept(bound)))
 
 
 class Sides(NamedTuple):

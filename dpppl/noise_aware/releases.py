@@ -46,14 +46,9 @@ _MOST_COORDINATES = 32
 _FEWEST_ROWS = 1_000
 """The proof allows fewer single numbers in a program than there are rows, and a joint one holds more than one of a kind."""
 _PHASES = {
-    "norm_bin": "scores' norms",
-    "curvature_bin": "curvatures' norms",
-    "curvature": "curvature",
-    "gradient": "gradients",
-    "sizes": "sizes of curvatures",
-    "sides": "curvatures on both sides",
-    "scalars": "scalars",
-}
+    "norm_bin": "scores' norms", "curvature_bin": "curvatures' norms", "curvature": "curvature", "gradient": "gradients",
+    "sizes": "sizes of curvatures", "sides": "curvatures on both sides", "scalars": "scalars",
+}  # fmt: skip
 
 
 class _Seen(NamedTuple):
@@ -106,7 +101,6 @@ class Joint:
 
     @property
     def width(self) -> int:
-        """The common length."""
         return max(map(sum, self.sizes.values()))
 
     @property
@@ -262,7 +256,9 @@ class Releases:
 
         def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
             nonlocal done, place
-            self._check(kind, noise_multiplier, done, repeats)
+            charged = None if self.charged is None else self.charged[done : done + repeats]
+            if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
+                raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
             name = kind
             if kind in HISTOGRAMS:
                 name, at = "bin", at._replace(of_curvature=kind == "curvature_bin")
@@ -282,12 +278,6 @@ class Releases:
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
         return ask
-
-    def _check(self, kind: str, noise_multiplier: float, done: int, repeats: int) -> None:
-        """Raises AssertionError where accesses after the first `done` would have less noise than they are charged for."""
-        charged = None if self.charged is None else self.charged[done : done + repeats]
-        if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
-            raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
 
 
 class Released(NamedTuple):

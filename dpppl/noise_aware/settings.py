@@ -37,19 +37,16 @@ class NoiseAwareDetails:
     verdict: Verdict | None = None
 
     def rows(self) -> list[tuple[str, str]]:
-        """See `Details`."""
         kinds = "histograms, curvatures and their sizes, gradients, scalars"
         of_run = [] if self.verdict is None else self.verdict.rows()
         return [("accesses", f"{self.num_accesses} a run: {kinds}; all charged"), *of_run]
 
     def warnings(self) -> list[str]:
-        """See `Details`."""
         if self.verdict is None:
             return []
         return [*(f"Do not read the samples: {line}" for line in self.verdict.refusals), *self.verdict.doubts]
 
     def assumptions(self) -> list[str]:
-        """See `Details`."""
         return [
             "The posterior is for data that the model describes; its clipping is centred on the model's own responses.",
             "Bounds were found from private histograms, or given; the verdict counts, with noise, the rows that say nothing.",
@@ -66,21 +63,11 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
 
     @checked_call
     def __init__(
-        self,
-        model: Function,
-        *,
-        clipping_norm: float | None = None,
-        curvature_bound: float | None = None,
-        coordinates: Sequence[str] | None = None,
-        num_samples: int = 2_000,
-        num_draws: int = NUM_DRAWS,
-        data_plate: str | None = None,
-        progress_bar: bool = True,
-        width: str | None = None,
-        weights: str | None = None,
-        max_weight: float | None = None,
-        **common: Tree,
-    ) -> None:
+        self, model: Function, *, clipping_norm: float | None = None, curvature_bound: float | None = None,
+        coordinates: Sequence[str] | None = None, num_samples: int = 2_000, num_draws: int = NUM_DRAWS,
+        data_plate: str | None = None, progress_bar: bool = True, width: str | None = None, weights: str | None = None,
+        max_weight: float | None = None, **common: Tree,
+    ) -> None:  # fmt: skip
         super().__init__(**common)
         self._check_one_noise()
         self.model, self.data_plate, self.progress_bar = model, data_plate, progress_bar
@@ -123,7 +110,6 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
 
     @property
     def _most_scores(self) -> float:
-        """See `run_recipe`."""
         return float("inf") if self.width == "sandwich" else float(self._rows_per_unit)
 
     @property

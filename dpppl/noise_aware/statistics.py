@@ -239,15 +239,11 @@ class RowStatistics:
             matrix = lambda: frame.curvature(ones, through(jnp.eye(len(ones))), through(product))  # noqa: E731
             length = frame.length_of_product(product, jacobian, grams)
         return Influence(
-            through(scores[0]),
-            through(psi[0]),
-            length,
-            squared_length(centred[0], gram) > norm**2,
-            matrix,
+            through(scores[0]), through(psi[0]), length, squared_length(centred[0], gram) > norm**2, matrix,
             # Without the real response: signs of ranks must not depend on it.
             lambda directions: weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:]),
             lambda directions: of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions)),
-        )
+        )  # fmt: skip
 
     def weight(self, row: Tree, length: jax.Array, bound: Scalar) -> jax.Array:
         """Of what a row with a curvature of this length releases under a bound."""
@@ -264,7 +260,6 @@ class RowStatistics:
         return self._mean(partial(self.gradient_of, at, row), at, row, rest)
 
     def gradient_of(self, at: At, row: Tree, found: Influence) -> jax.Array:
-        """The same from the row's influence."""
         return found.psi * (self.weight(row, found.length, at.score_bound) / at.norm)
 
     def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
@@ -283,7 +278,6 @@ class RowStatistics:
         return self._scaled(at, matrix + product(psi, score), weighed)
 
     def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
-        """The same from the row's influence."""
         w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
         return self._scaled(at, found.matrix() * w, found.psi * v)
 
@@ -303,7 +297,6 @@ class RowStatistics:
         return jnp.stack([self._mean(of, at._replace(point=p), row, rest) for p in (at.halfway, at.point)])
 
     def sizes_of(self, at: At, row: Tree, lengths: jax.Array) -> jax.Array:
-        """The same from lengths."""
         return self._share(row) * jnp.minimum(lengths / at.bound, 1.0) / np.sqrt(2.0)
 
     def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
@@ -332,7 +325,6 @@ class RowStatistics:
 
     @staticmethod
     def sides_of(values: jax.Array) -> jax.Array:
-        """The same from curvatures (3, n)."""
         values = jnp.clip(jnp.nan_to_num(values, nan=0.0), -1e6, 1e6)
         longest = jnp.max(jnp.abs(values), axis=0)
         values = values / jnp.maximum(longest, 1.0)
@@ -347,7 +339,6 @@ class RowStatistics:
     def scalars_of(
         self, at: At, row: Tree, public: Tree, weights: jax.Array, found: Influence, log_probs: jax.Array, values: jax.Array,
     ) -> jax.Array:  # fmt: skip
-        """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
         assert at.directions is not None
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
@@ -390,11 +381,9 @@ class _Table(NamedTuple):
     length: jax.Array
 
     def squares(self, directions: Numbers) -> jax.Array:
-        """See `Influence`."""
         return self.weights @ (self.scores @ directions) ** 2
 
     def along(self, directions: Numbers) -> jax.Array:
-        """See `Influence`."""
         return self.weights @ ((self.psi @ directions) * (self.scores @ directions))
 
 

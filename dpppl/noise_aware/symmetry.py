@@ -54,7 +54,12 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data."""
     split, key = coordinates.split, jax.random.key(0, impl="threefry2x32")  # JAX draws counts with no other
     points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
-    rows = _made_up(split.row, np.random.default_rng(0))
+    rows, rng = {}, np.random.default_rng(0)  # of normal numbers, and of the integers 0 to 3
+    for name, shape in split.row.items():
+        size = (_NUM_ROWS, *shape.shape)
+        whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
+        is_real = jnp.issubdtype(shape.dtype, jnp.floating)
+        rows[name] = np.asarray(rng.standard_normal(size) if is_real else whole, shape.dtype)
 
     def made_up(points: Arrays, rows: Arrays, key: jax.Array, public: Arrays) -> tuple[Tree, Tree, Tree]:
         """Constrained values, the bounds of intervals, and responses drawn for the rows."""
@@ -95,6 +100,7 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     densities_of = lambda values: program(values, rows, drawn, public)  # noqa: E731
     before = densities_of(values)
     found: list[tuple[Move, ...]] = []
+    words = []
     for moves in _candidates(values, bounds, points):
         if any(set(other) <= set(moves) for other in found):
             continue
@@ -102,22 +108,15 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
         without = values | {move.site: move.replaced(values[move.site]) for move in moves}
         if _same(before, densities_of(after)) and not _same(before[:1], densities_of(without)[:1], 10.0):
             found.append(moves)
-    return tuple(map(_in_words, found))
-
-
-def _made_up(shapes: Tree, rng: np.random.Generator) -> Arrays:
-    """Rows of normal numbers, and of the integers 0 to 3."""
-
-    def column(shape: Tree) -> Tree:
-        size = (_NUM_ROWS, *shape.shape)
-        whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
-        return rng.standard_normal(size) if jnp.issubdtype(shape.dtype, jnp.floating) else whole
-
-    return {name: np.asarray(column(shape), shape.dtype) for name, shape in shapes.items()}
+            swapped = [move.site for move in moves if move.kind == "swap"]
+            others = [move.site for move in moves if move.kind != "swap"]
+            beside = f" and {quoted(others)} becomes 1 - {others[0]}" if others else ""
+            flips = f"{quoted(others)} {'changes its sign' if len(others) == 1 else 'change their signs'}"
+            words.append(f"entries of {quoted(swapped)} change places{beside}" if swapped else flips)
+    return tuple(words)
 
 
 def _candidates(values: Arrays, bounds: dict[str, Tree], points: Arrays) -> Iterator[tuple[Move, ...]]:
-    """Small sets first."""
     axes = {name: np.shape(value)[1:] for name, value in values.items()}
     shares = [n for n, (low, high) in bounds.items() if not axes[n] and np.all(low == 0.0) and np.all(high == 1.0)]
     lengths = sorted({length for shape in axes.values() for length in shape if length > 1})
@@ -148,12 +147,3 @@ def _same(before: tuple[Tree, ...], after: tuple[Tree, ...], times: float = 1.0)
         if np.max(np.abs(one - other)) > times * _TOLERANCE * (1.0 + np.median(np.abs(one))):
             return False
     return True
-
-
-def _in_words(moves: tuple[Move, ...]) -> str:
-    swapped = [move.site for move in moves if move.kind == "swap"]
-    others = [move.site for move in moves if move.kind != "swap"]
-    if not swapped:
-        return f"{quoted(others)} {'changes its sign' if len(others) == 1 else 'change their signs'}"
-    beside = f" and {quoted(others)} becomes 1 - {others[0]}" if others else ""
-    return f"entries of {quoted(swapped)} change places{beside}"

@@ -52,7 +52,6 @@ class Widths(NamedTuple):
 
     @classmethod
     def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Widths":
-        """From the last stage."""
         if last.modelled is None:
             return cls()
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
