@@ -11,7 +11,7 @@ $(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/adult.py
+	$(BIN)/python examples/demo.py
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
@@ -45,7 +45,7 @@ bench-peers: $(VENV)/installed
 results: $(VENV)/installed
 	$(BIN)/python examples/heteroscedastic.py
 	$(BIN)/python examples/abalone.py
-	$(BIN)/python examples/adult.py results
+	$(BIN)/python examples/adult.py
 	$(BIN)/python examples/mnist.py
 	$(BIN)/python examples/pate_students.py
 	$(BIN)/python examples/papers/bayesian_privacy.py --out docs/results

@@ -108,20 +108,6 @@ def _rows(path: Path):
         return list(csv.DictReader(file))
 
 
-def breast_cancer():
-    """scikit-learn's bundled breast cancer data, malignant or not: as `adult_in_brief`, x (N, 4), every fifth for testing.
-
-    Centres and widths are round numbers for cells, not computed from rows."""
-    from sklearn.datasets import load_breast_cancer
-
-    data = load_breast_cancer()
-    centred = {"radius": (14.0, 4.0), "texture": (19.0, 4.0), "smoothness": (0.1, 0.015), "concavity": (0.1, 0.1)}
-    values = dict(zip(data.feature_names, data.data.T))
-    x = _stacked({name: (values[f"mean {name}"] - centre) / width for name, (centre, width) in centred.items()})
-    y, test = (data.target == 0).astype(np.float32), np.arange(len(x)) % 5 == 0
-    return list(centred), x[~test], y[~test], x[test], y[test]
-
-
 def digits():
     """scikit-learn's bundled digits, odd against even: as `adult`, x (N, 64) in [0, 1/4], every fourth for testing."""
     from sklearn.datasets import load_digits

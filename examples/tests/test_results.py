@@ -135,7 +135,7 @@ def test_stored_rows_are_rows_of_the_example_under_the_settings_it_has_now(examp
 
 
 @pytest.mark.parametrize(
-    ("main", "file"), [(adult.results, "adult-train.csv"), (abalone.main, "abalone.csv"), (mnist.main, "mnist.npz")]
+    ("main", "file"), [(adult.main, "adult-train.csv"), (abalone.main, "abalone.csv"), (mnist.main, "mnist.npz")]
 )
 def test_missing_data_are_named_with_the_cure(main, file, monkeypatch, tmp_path):
     monkeypatch.delenv("DPPPL_DATA", raising=False)
@@ -247,6 +247,6 @@ def test_every_network_takes_private_steps_and_steps_without_privacy(network, me
 
 @pytest.mark.skipif(not has_adult(), reason="UCI Adult is missing: set DPPPL_DATA")
 def test_a_row_of_adult_by_its_name(tmp_path):
-    adult.results(["--only", "objective-perturbation-8-eps1", "--num-runs", "1", "--output", str(tmp_path)])
+    adult.main(["--only", "objective-perturbation-8-eps1", "--num-runs", "1", "--output", str(tmp_path)])
     found = results.load(tmp_path / "adult.json")["objective-perturbation-8-eps1"]["runs"]
     assert len(found) == 1 and found[0]["NLL"] < 0.34 and (tmp_path / "adult.png").read_bytes()[1:4] == b"PNG"

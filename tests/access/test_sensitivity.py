@@ -1,6 +1,7 @@
 """Whatever a row holds, it moves what the door returns by no more than the account says: a property of whole models."""
 
 import functools
+import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -14,6 +15,7 @@ from dpppl.access import door
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import SLACK, Centred, Flat, Normalised, PerSite
 from dpppl.access.mechanism import Mechanism
+from dpppl.frame.metric import Metric
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Poisson
@@ -24,6 +26,8 @@ BY_NAME = {entry.name: entry for entry in ZOO}
 NORM, NOISE = 0.5, 1e-3
 ROUNDING = 2e-5  # of a float32 output of about 10, in units of NORM
 HOSTILE = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 1e-40, -1e-45, 0.0, 1.0, -7.0, 1e4, 1e-8]
+FRAMED = "centred, in the coordinates of a frame"
+IN_A_FRAME = "linear_regression", "poisson_regression", "hierarchical_logistic_regression"
 CASES = [  # (model, latents' type, subsampling, clipping, discretise)
     ("logistic_gaussian", np.float32, FullBatch(), Flat, False),
     ("linear_regression", np.float32, Poisson(0.5), Flat, False),
@@ -34,7 +38,17 @@ CASES = [  # (model, latents' type, subsampling, clipping, discretise)
     ("linear_regression", np.float32, FullBatch(), PerSite, True),
     ("poisson_regression", np.float32, FullBatch(), Centred, False),
     ("hierarchical_logistic_regression", np.float32, FullBatch(), Centred, False),
+    *((name, np.float32, FullBatch(), FRAMED, False) for name in IN_A_FRAME),
 ]
+
+
+def frame_of(split):
+    """A frame that is stretched a thousandfold in some directions, and turned."""
+    shapes = {name: leaf.shape for name, leaf in split.latents.items()}
+    size, rng = sum(leaf.size for leaf in split.latents.values()), np.random.default_rng(1)
+    turn = np.linalg.qr(rng.standard_normal((size, size)))[0]
+    covariance = turn @ np.diag(np.geomspace(1e-4, 1e2, size)) @ turn.T
+    return Metric(shapes, rng.standard_normal(size), np.linalg.cholesky((covariance + covariance.T) / 2.0))
 
 
 @functools.cache
@@ -47,9 +61,12 @@ def door_of(case):
         rows, public = split.arrays(args, kwargs)
         norms = {site: NORM / len(split.latents) ** 0.5 for site in split.latents}
         mechanism = Mechanism(
-            clipping=clipping(norms if clipping is PerSite else NORM), subsampling=subsampling, discretise=discretise
+            clipping=Centred(NORM) if clipping is FRAMED else clipping(norms if clipping is PerSite else NORM),
+            subsampling=subsampling,
+            discretise=discretise,
         )
-        if clipping is Centred:
+        if clipping in (Centred, FRAMED):
+            to_latents = frame_of(split).latents if clipping is FRAMED else lambda z: z
             law = Responses.of(split)
             noisy_sum = functools.partial(
                 noisy_centred_sum,
@@ -57,8 +74,8 @@ def door_of(case):
                 law,
                 law.is_binary,
                 None,
-                split.log_likelihood,
-                lambda z, public: (z, public),
+                lambda z, *rest: split.log_likelihood(to_latents(z), *rest),
+                lambda z, public: (to_latents(z), public),
                 step=0,
             )
         else:
@@ -113,3 +130,16 @@ def test_the_bound_is_reached(case):
     rows = [[value] * 20 for value in (-7.0, 1.0, 1e4, 25.0)]
     furthest = max(moved(case, seed, 4, row, NAN) for row in rows for seed in range(4))
     assert furthest > (0.5 if CASES[case][3] is PerSite else 0.95)
+
+
+if (
+    __name__ == "__main__"
+):  # python tests/access/test_sensitivity.py NUMBER: as many pairs in a frame; the longest moves
+    framed, rng, found = [k for k, case in enumerate(CASES) if case[3] is FRAMED], np.random.default_rng(0), []
+    for number in range(int(sys.argv[1])):
+        one, other = (
+            [float(rng.choice(HOSTILE)) if rng.random() < 0.6 else rng.normal() for _ in range(20)] for _ in "ab"
+        )
+        place = framed[number % len(framed)], int(rng.integers(50)), int(rng.integers(10))
+        found.append((moved(*place, one, NAN), moved(*place, one, other)))
+    print("removed {:.6f}, replaced {:.6f}".format(*np.max(found, axis=0)))
