@@ -17,6 +17,11 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from dpppl.types import Atom, Equation, Function, Traced, Tree
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
+VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)  # fmt: skip
+"""Errors of JAX where the value of an abstract array would decide in Python."""
 _TABLE = re.compile(re.escape(os.path.dirname(__file__)) + r"/model/samplers\.py:[\d:]+ \(_chebyshev\)")
 
 
@@ -298,8 +303,7 @@ def source_of(equation: JaxprEqn) -> str:
 
 def is_of_user(line: str) -> bool:
     """Whether a source line is neither a library's nor ours."""
-    ours = os.path.dirname(__file__)
-    return ":" in line and "site-packages" not in line and not line.startswith(ours)
+    return ":" in line and "site-packages" not in line and not line.startswith(os.path.dirname(__file__))
 
 
 def depends_on(function: Function, *arguments: object) -> tuple[Tree, ...]:
@@ -364,9 +368,7 @@ class Dependence:
 
         lines = [f"{show(*e.invars, *e.outvars)} {e.primitive} {e.params}" for e in jaxpr.eqns]
         lines.append(f"{show(*jaxpr.invars, *jaxpr.outvars)}")
-        own = zip(
-            jaxpr.constvars, getattr(jaxpr, "consts", self._closed.consts)
-        )  # JAX 0.10 keeps them outside the jaxpr
+        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._closed.consts))  # JAX 0.10 keeps them outside
         captured = [value for v, value in own if v in numbers] + list(constants(jaxpr, inside=True))
         captured = [jax.random.key_data(v) if is_key(v) else v for v in captured if not isinstance(v, jax.core.Tracer)]
         lines += [repr(np.asarray(v).tobytes()) for v in captured]

@@ -26,7 +26,7 @@ MOST = 128
 
 _FEW = 4 * 10**6
 _DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
-_kept: OrderedDict[str, Function] = OrderedDict()
+_kept: OrderedDict[Hashable, Function] = OrderedDict()
 _functions: OrderedDict[Hashable, Function] = OrderedDict()
 _lock = threading.Lock()
 _version = cache(version)
@@ -45,8 +45,8 @@ class Lowered:
     `digest`: of its text, shapes and types, of the arrays that it captured, of the versions, and of the devices."""
 
     def __init__(
-        self, closed: Traced, leaves: Tree, quickly: bool = False, shardings: Tree = None, devices: str | None = None,
-        kept: bool = True,
+        self, closed: Traced, leaves: Tree, quickly: bool = False, shardings: dict[str, Tree] | None = None,
+        devices: str | None = None, kept: bool = True,
     ) -> None:  # fmt: skip
         captured = list(jaxprs.constants(closed))
         self._kept = kept and not any(map(is_key, captured))
@@ -59,11 +59,8 @@ class Lowered:
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
             self._options = {"xla_disable_hlo_passes": "algsimp"}
-        facts = [
-            self._lowered.as_text(),
-            *map(_version, ("jax", "jaxlib", "numpyro", "dpppl")),
-            devices or str(jax.devices()),
-        ]
+        versions = map(_version, ("jax", "jaxlib", "numpyro", "dpppl"))
+        facts = [self._lowered.as_text(), *versions, devices or str(jax.devices())]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(_digest_of, captured)]
         placed = [(getattr(leaf, "sharding", None), leaf) for leaf in leaves]  # other devices' meshes are written alike
         where = [str(s) if s is None else str((s, s.devices_indices_map(leaf.shape))) for s, leaf in placed]
@@ -73,20 +70,22 @@ class Lowered:
     def compiled(self) -> Function:
         """The program, compiled now or before with the same settings of JAX, for arrays on the same devices."""
         of_thread = [getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device")]
-        name = str(
-            (self.digest, self._options, self._placements, of_thread, sorted(jax.config.values.items(), key=str))
-        )
+        settings = sorted(jax.config.values.items(), key=str)
+        name = str((self.digest, self._options, self._placements, of_thread, settings))
         with _lock:
-            if self._kept and name in _kept:
-                _kept.move_to_end(name)
-                return _kept[name]
-        call: Function = self._lowered.compile(self._options)
-        if self._kept:
-            with _lock:
-                _kept[name] = call
-                while len(_kept) > MOST:
-                    _kept.popitem(last=False)
-        return call
+            found = _kept.get(name) if self._kept else None
+        call: Function = found or self._lowered.compile(self._options)
+        return _latest(_kept, name, call) if self._kept else call
+
+
+def _latest(kept: OrderedDict[Hashable, Function], name: Hashable, function: Function) -> Function:
+    """The function kept under a name, else this one, which is kept now; the one used least recently leaves."""
+    with _lock:
+        function = kept.setdefault(name, function)
+        kept.move_to_end(name)
+        while len(kept) > MOST:
+            kept.popitem(last=False)
+    return function
 
 
 def clear() -> None:
@@ -120,12 +119,7 @@ def _function(closed: Traced) -> Function:
         hash(form := _form(closed))
     except TypeError:
         return function
-    with _lock:
-        function = _functions.setdefault(form, function)
-        _functions.move_to_end(form)
-        while len(_functions) > MOST:
-            _functions.popitem(last=False)
-    return function
+    return _latest(_functions, form, function)
 
 
 def _form(value: Tree, differentiated: bool = False) -> Hashable:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpppl.errors import PrivacyLeakError
 from dpppl.jaxprs import is_of_user, source_of
-from dpppl.types import Tree
+from dpppl.types import Equation, Tree
 
 CURE = (
     "Loop over jax.random.split(key, n), or count a step by one. Followed are keys made by fold_in and split(key, n), and their "
@@ -23,7 +23,7 @@ class Trail(NamedTuple):
 
     - **step**, **before** - an equation, or a few words; and the trail before it."""
 
-    step: Tree
+    step: Equation | str
     before: "Trail | None" = None
 
 

@@ -15,11 +15,10 @@ from dpppl.information_flow.lattice import Data, Value, conflicts, unknown
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
-from dpppl.types import Function, Traced, Tree
+from dpppl.types import Function, Numbers, Traced, Tree
 from dpppl.validation import a, checked
 
-_FEW_NUMBERS = 100
-"""Largest number of single numbers in a program, however few rows there are."""
+_FEW_NUMBERS = 100  # largest number of single numbers in a program, however few rows there are
 _doors: dict[Primitive, Callable[[Tree], Roles]] = {}
 
 NOT_PROVED = (
@@ -207,10 +206,8 @@ def verify_jaxpr(
         if first is second:
             what = "two turns, chains or devices may share the key and step of an access: give each its own"
         if not (first.streams and second.streams):
-            what = (
-                "an access and another draw may come from the same key: give the draw a key of its own, "
-                "jax.random.fold_in(key, number of its name), or split the key first"
-            )
+            what = ("an access and another draw may come from the same key: give the draw a key of its own, "
+                    "jax.random.fold_in(key, number of its name), or split the key first")  # fmt: skip
         walk.find("key reuse", f"{what}. {CURE}", Trail(second.equation, Trail(first.equation)))
     if walk.findings:
         raise leak(*walk.findings)
@@ -225,22 +222,19 @@ def verify_jaxpr(
     )
 
 
-def _problem_with(public: Tree, value: Tree, lengths: Tree) -> str | None:
+def _problem_with(public: Tree, value: Numbers, lengths: set[int]) -> str | None:
     """Why a captured array is refused, or None."""
     if public is True:
         long = lengths.intersection(np.shape(value))
         return "has an axis as long as the private rows: pass it as an argument" if long else None
-    if any(value is one for one in public):
+    alike = lambda one: isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one)  # noqa: E731
+    if any(value is one or (not is_key(value) and alike(one)) for one in public):
         return None
-    if not is_key(value):
-        if any(isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one) for one in public):
-            return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
 
-def _trace(function: Function, args: Tree, kwargs: Tree) -> Traced:
+def _trace(function: Function, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Traced:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
-    errors = jax.errors
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -249,12 +243,7 @@ def _trace(function: Function, args: Tree, kwargs: Tree) -> Traced:
         pass
     try:
         return jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
-    except (
-        errors.ConcretizationTypeError,
-        errors.TracerArrayConversionError,
-        errors.TracerIntegerConversionError,
-        errors.NonConcreteBooleanIndexError,
-    ) as error:
+    except jaxprs.VALUE_ERRORS as error:
         what = f"the value of an argument decides in Python (a branch, a number, a NumPy array, a mask): {user_line(error)}"
         kind, cure = "python", "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial"
     except NotImplementedError as error:

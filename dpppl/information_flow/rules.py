@@ -180,7 +180,7 @@ def constant(value: Tree) -> Number | None:
     return Number(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
 
 
-def given_key(root: Tree, aval: Tree) -> Key | None:
+def given_key(root: Hashable, aval: Tree) -> Key | None:
     """The key, or array of different keys, that a program is given."""
     elements = (Step(("element", k), number_of(axis(k))) for k in range(len(aval.shape)))
     return Key(root, tuple(elements)) if is_key(aval) else None

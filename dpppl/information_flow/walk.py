@@ -127,15 +127,16 @@ class Walk:
         if equation.primitive in self.doors:
             return self.through_door(equation, inputs)
         kind, programs = kind_of(equation.primitive), list(jaxprs.programs(equation))
-        if kind in (Kind.SCAN, Kind.WHILE, Kind.DEVICES):
-            return {Kind.SCAN: self.scan, Kind.WHILE: self.while_loop, Kind.DEVICES: self.devices}[kind](
-                equation, inputs
-            )
+        loops = {Kind.SCAN: self.scan, Kind.WHILE: self.while_loop, Kind.DEVICES: self.devices}
+        if kind in loops:
+            return loops[kind](equation, inputs)
         if kind is Kind.CALL and len(programs) == 1 and len(jaxprs.open_jaxpr(programs[0]).invars) == len(inputs):
             return self.program(programs[0], inputs)
         if kind is not Kind.CALL:
             self.check_effects(equation, inputs)
-        trail = self.trail_after(equation, inputs)
+        # how secrets came to the outputs: private rows, else keys
+        secret = sorted((value for value in inputs if value.is_secret), key=lambda value: value.data is Data.PUBLIC)
+        trail = Trail(equation, secret[0].trail) if secret else None
         data = Data.PUBLIC if all(value.data is Data.PUBLIC for value in inputs) else Data.DERIVED
         if kind is Kind.IDENTITY:
             return inputs
@@ -174,11 +175,6 @@ class Walk:
                 self.find(problem[0], f"{within} calls {inner.primitive.name}{problem[1]}", trail)
         for value in jaxprs.constants(program):
             self.known(value)
-
-    def trail_after(self, equation: Equation, inputs: Sequence[Value]) -> Trail | None:
-        """How secrets came to the outputs: private rows, else keys."""
-        secret = sorted((value for value in inputs if value.is_secret), key=lambda value: value.data is Data.PUBLIC)
-        return Trail(equation, secret[0].trail) if secret else None
 
     def check_effects(self, equation: Equation, inputs: Sequence[Value]) -> None:
         """Refuse what is done with secrets; and take nothing from outside."""

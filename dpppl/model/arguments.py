@@ -16,18 +16,16 @@ from dpppl.data.sources import Source, fitted
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import public_values
-from dpppl.model.array_likes import with_arrays
+from dpppl.model.array_likes import ARRAYS, with_arrays
 from dpppl.types import Function, Tree
 from dpppl.validation import a, check_bound, checked_fields
 
 Arrays = dict[str, Tree]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Model = Function
-_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
 _NOT_TAKEN = "the model does not take these arguments (those of the call that are the model's)"
 _MOST_TOLD = 12
-_MOST_NUMBERS = 6
-"""Largest number of arguments that may be single numbers, however few rows there are."""
+_MOST_NUMBERS = 6  # largest number of arguments that may be single numbers, however few rows there are
 
 
 @jax.tree_util.register_pytree_node_class
@@ -87,7 +85,7 @@ class Arguments:
         names, values = _named(model, args, kwargs)
         with _without_values():
             for name, value in zip(names, values):
-                public_values.check_marked(name, value, lambda leaf: isinstance(leaf, _ARRAYS), _is_public)
+                public_values.check_marked(name, value, lambda leaf: isinstance(leaf, ARRAYS), _is_public)
             leaves, treedef = _flatten(names, values)
         rows: Shapes = {}
         public: Shapes = {}
@@ -95,20 +93,22 @@ class Arguments:
         for label, is_public, leaf in leaves:
             if is_public and isinstance(leaf, Source):
                 raise ConfigurationError(f"argument '{label}' is public and on disk: Public arrays are held in memory.")
-            if not isinstance(leaf, _ARRAYS):
+            if not isinstance(leaf, ARRAYS):
                 static[label] = leaf
             else:
                 (public if is_public else rows)[label] = _shape_of(label, leaf)
-        missing = (*(n for n, value in zip(names, values) if value is None), *_left_out(model, names))
+        left_out = (n for n, p in _signature(model).parameters.items() if p.default is None and n not in names)
+        missing = (*(n for n, value in zip(names, values) if value is None), *left_out)
         _check_rows(rows, static, missing)
-        numbers = [
-            n
-            for n, value in zip(names, values)
-            if public_values.is_setting(value) and not isinstance(value, str | None)
-        ]
-        public_values.check_number(numbers, int(next(iter(rows.values())).shape[0]), _MOST_NUMBERS)
         marks = tuple((label, is_public) for label, is_public, _ in leaves)
-        return cls(tuple(names), len(args), treedef, marks, rows, public, static, missing)
+        found = cls(tuple(names), len(args), treedef, marks, rows, public, static, missing)
+        numbers = sum(public_values.is_setting(x) and not isinstance(x, str | None) for x in values)
+        if numbers >= max(_MOST_NUMBERS, found.num_rows):
+            raise ConfigurationError(
+                f"{numbers} arguments are single numbers, as many as there are rows, which may be the rows themselves: pass "
+                "them as one array, wrapped in dpppl.Public if it is not private."
+            )
+        return found
 
     @property
     def num_rows(self) -> int:
@@ -172,14 +172,14 @@ class Arguments:
             raise ConfigurationError("the model's arguments have another structure than when the model was split.")
         found = {label: leaf for label, _, leaf in leaves}
         for label, expected in {**self.rows, **self.public}.items():
-            shape = _shape_of(label, found[label]).shape if isinstance(found[label], _ARRAYS) else None
+            shape = _shape_of(label, found[label]).shape if isinstance(found[label], ARRAYS) else None
             if shape != expected.shape:
                 is_now = "no array" if shape is None else f"an array of shape {shape}"
                 raise ConfigurationError(
                     f"argument '{label}' is {is_now}; when the model was split, it was an array of shape {expected.shape}."
                 )
         for label, value in self.static.items():
-            if found[label] is not value and not _same(found[label], value):
+            if not (found[label] is value or _same(found[label], value)):
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             given = {label: found[label] for label in self.rows}
@@ -195,9 +195,13 @@ class Arguments:
         """`args` and `kwargs` for the model, with these arrays and the call's static values."""
         found = {**rows, **public, **self.static}
         values = jax.tree.unflatten(self.treedef, [found[label] for label, _ in self.leaves])
-        return values[: self.num_positional], dict(
-            zip(self.names[self.num_positional :], values[self.num_positional :])
-        )
+        count = self.num_positional
+        return values[:count], dict(zip(self.names[count:], values[count:]))
+
+
+def zeros(shapes: Shapes) -> Arrays:
+    """Arrays of zeros of these shapes."""
+    return {name: jnp.zeros(s.shape, s.dtype) for name, s in shapes.items()}
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -218,16 +222,19 @@ def _same(one: object, other: object) -> bool:
         return False
 
 
+def _signature(model: Model) -> inspect.Signature:
+    """A model's signature; that of a function of anything where it shows none."""
+    try:
+        return inspect.signature(model)
+    except (TypeError, ValueError):
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
 def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[list[str], list[Tree]]:
     """Names and values of the arguments: positional ones in order, keywords by name; array-likes as arrays."""
-    try:
-        signature = inspect.signature(model)
-    except (TypeError, ValueError):
-        signature = inspect.signature(lambda *args, **kwargs: None)
-    known = list(signature.parameters)
-    check_bound(signature, args, kwargs, _NOT_TAKEN, known, {})
-    parameters = signature.parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    signature = _signature(model)
+    check_bound(signature, args, kwargs, _NOT_TAKEN, list(signature.parameters), {})
+    names = [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
     values = [*args, *(kwargs[name] for name in sorted(kwargs))]
     with _without_values():
@@ -268,7 +275,7 @@ def _held(array: jax.Array) -> Tree:
     return fitted(array, jax.dtypes.canonicalize_dtype(array.dtype)) if isinstance(array, np.ndarray) else array
 
 
-def _is_public(value: jax.Array) -> bool:
+def _is_public(value: object) -> bool:
     return isinstance(value, Public)
 
 
@@ -289,15 +296,6 @@ def _shape_of(label: str, array: Tree) -> jax.ShapeDtypeStruct:
     return shape
 
 
-def _left_out(model: Model, names: Sequence[str]) -> tuple[str, ...]:
-    """The arguments of a model that a call leaves at None."""
-    try:
-        parameters = inspect.signature(model).parameters
-    except (TypeError, ValueError):
-        return ()
-    return tuple(name for name, p in parameters.items() if p.default is None and name not in names)
-
-
 def _check_rows(rows: Shapes, static: dict[str, object], missing: Sequence[str]) -> None:
     if not rows:
         kinds = [f"'{label}' is {a(type(value).__name__)}" for label, value in static.items()]
@@ -307,15 +305,12 @@ def _check_rows(rows: Shapes, static: dict[str, object], missing: Sequence[str])
             f"wrapped in dpppl.Public{' (no array: ' + ', '.join(kinds) + ')' if kinds else ''}."
         )
     for label, shape in rows.items():
-        if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
-            raise ConfigurationError(
-                f"argument '{label}' is a random key, and no data: run takes one key, before the data."
-            )
-        if 0 in shape.shape[1:]:
-            raise ConfigurationError(f"argument '{label}' has shape {shape.shape}: rows without a number, no columns.")
-        if not shape.shape:
-            raise ConfigurationError(
-                f"argument '{label}' is an array without rows; wrap it in dpppl.Public, or pass a Python number."
-            )
-        if shape.shape[0] == 0:
-            raise ConfigurationError(f"argument '{label}' has no rows: its leading axis has length 0.")
+        is_key = jnp.issubdtype(shape.dtype, jax.dtypes.prng_key)
+        for is_refused, words in (
+            (is_key, "is a random key, and no data: run takes one key, before the data."),
+            (0 in shape.shape[1:], f"has shape {shape.shape}: rows without a number, no columns."),
+            (not shape.shape, "is an array without rows; wrap it in dpppl.Public, or pass a Python number."),
+            (shape.shape[:1] == (0,), "has no rows: its leading axis has length 0."),
+        ):
+            if is_refused:
+                raise ConfigurationError(f"argument '{label}' {words}")

@@ -11,7 +11,7 @@ from dpppl.data.sources import Source
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign, Tree
 
-_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
+ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
 IsPublic = Callable[[Tree], bool]
 
 
@@ -27,7 +27,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPubl
     _check_indices(labels, values, is_leaf)
     found = [_map(_as_array, n, v, is_whole) for n, v in zip(labels, values)]
     leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_leaf) if not is_public(leaf)]
-    lengths = {np.shape(leaf)[0] for leaf in leaves if isinstance(leaf, _ARRAYS) and leaf.shape}
+    lengths = {np.shape(leaf)[0] for leaf in leaves if isinstance(leaf, ARRAYS) and leaf.shape}
     lengths = lengths or {max((len(leaf) for leaf in leaves if is_list(leaf)), default=0)}
 
     def taken(label: str, value: Tree) -> Tree:
@@ -60,12 +60,8 @@ def _length(value: Tree, depth: int = 0) -> float:
             return np.inf
         if isinstance(value, Mapping):
             return min((_length(each, depth + 1) for each in value.values()), default=np.inf) if depth < 100 else 0
-        is_column = (
-            isinstance(value, list | tuple | Source)
-            or bool(getattr(value, "shape", None))
-            or hasattr(value, "to_numpy")
-        )
-        return len(value) if is_column else 0
+        is_array = bool(getattr(value, "shape", None)) or hasattr(value, "to_numpy")
+        return len(value) if is_array or isinstance(value, list | tuple | Source) else 0
     except Exception:  # an object of a class of its own may raise anything
         return 0
 
@@ -77,11 +73,8 @@ def _check_indices(labels: Sequence[str], values: Sequence[object], is_leaf: IsP
     found: list[tuple[str, Foreign]] = []
     for label, value in zip(labels, values):
         for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_leaf):
-            if (
-                type(leaf).__module__.partition(".")[0] == "pandas"
-                and hasattr(leaf, "dtypes")
-                and hasattr(leaf, "index")
-            ):
+            is_of_pandas = type(leaf).__module__.partition(".")[0] == "pandas"
+            if is_of_pandas and hasattr(leaf, "dtypes") and hasattr(leaf, "index"):
                 found.append((label + jax.tree_util.keystr(path), leaf.index))
     for label, index in found[1:]:
         first, of_first = found[0]
@@ -106,7 +99,7 @@ def _as_array(label: str, value: Tree) -> Tree:
             f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
             f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
         )
-    if isinstance(value, (*_ARRAYS, np.generic, type, list, tuple)):
+    if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)):
         return value
     kind = f"argument '{label}' is a {type(value).__name__}"
     for method in ("toarray", "todense", "collect"):  # a sparse matrix, JAX's sparse array, a lazy frame

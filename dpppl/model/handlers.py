@@ -18,10 +18,11 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from dpppl.errors import DPPPLError, UnsupportedModelError
+from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
 from dpppl.model.refusals import CONTROL_FLOW, check_parameters, check_shape
-from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of, value_at
+from dpppl.model.structure import Site, Trace, is_observed, plates_of, scalar_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
 from dpppl.validation import a
 
@@ -33,14 +34,6 @@ Observe = Callable[[Site], Tree]
 _FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
 _FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(os.path.dirname(__file__))]
 _LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), contextlib.__file__, functools.__file__)
-VALUE_ERRORS = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-
-
 _CURES = {
     "string indexing": "; a data frame arrives as an array: for columns by name pass a dict of them.",
     "[Ii]nd(ex|ices).*integer": "; ids are integers, counted from 0: give rows without one (NaN, NA) an id of their "
@@ -192,8 +185,7 @@ class BindLatents(Messenger):
     def _constrain(self, msg: Site) -> Tree:
         """Add the Jacobian as NumPyro does: a factor that the handlers around the site act on, too."""
         transform = transform_of(msg)
-        unconstrained = self.latent(msg, transform)
-        value = transform(unconstrained)
+        value = transform(unconstrained := self.latent(msg, transform))
         log_det = transform.log_abs_det_jacobian(unconstrained, value)
         event_dims = jnp.ndim(log_det) - jnp.ndim(value) + len(msg["fn"].event_shape)
         factor = dist.Unit(jnp.sum(log_det, axis=tuple(range(-event_dims, 0))))
@@ -235,15 +227,9 @@ class BindRows(BindLatents):
     - **held** - values of deterministic sites, by name, whatever the model computes there."""
 
     def __init__(
-        self,
-        latent: Latent,
-        data_plate: str,
-        num_rows: int,
-        params: Mapping[str, Tree],
-        assignment: Mapping[str, Tree],
-        observe: Observe | None,
-        held: Mapping[str, Tree],
-    ) -> None:
+        self, latent: Latent, data_plate: str, num_rows: int, params: Mapping[str, Tree], assignment: Mapping[str, Tree],
+        observe: Observe | None, held: Mapping[str, Tree],
+    ) -> None:  # fmt: skip
         self.plate, self.params = BindPlate(data_plate, num_rows), params
         self.assignment, self.observe, self.held = assignment, observe, held
         super().__init__(latent)
@@ -255,7 +241,7 @@ class BindRows(BindLatents):
             choice = self.assignment[name]
             value = choice(msg) if callable(choice) else value_at(msg, choice)
             msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
-        elif self.observe is not None and self._is_observed_row(msg):
+        elif self.observe is not None and is_observed(msg, self.plate.data_plate):
             value = self.observe(msg)
             msg["given"] = msg["value"]
             if isinstance(value, Censored):
@@ -272,15 +258,10 @@ class BindRows(BindLatents):
             )
         super().process_message(msg)
 
-    def _is_observed_row(self, msg: Site) -> bool:
-        is_observed = msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg)
-        return is_observed and self.plate.data_plate in plates_of(msg)
-
 
 def made_up_value(support: Distribution, noise: Tree) -> jax.Array | None:
     """Values in a support, from uniform numbers in (0, 1) of the values' shape; None where the support is not known."""
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
+    support = scalar_of(support)
     if isinstance(support, type(constraints.boolean)):
         return noise > 0.5
     if isinstance(support, constraints.integer_interval):

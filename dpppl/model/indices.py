@@ -16,24 +16,13 @@ import numpyro
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
-from dpppl.jaxprs import (
-    CALLS,
-    REARRANGEMENTS,
-    abstract,
-    bind,
-    equations,
-    flattened,
-    is_literal,
-    open_jaxpr,
-    programs,
-    scan_parts,
-    source_of,
-    walk,
-)
+from dpppl import jaxprs
+from dpppl.jaxprs import CALLS, REARRANGEMENTS, abstract, bind, flattened, is_literal, open_jaxpr, programs
 from dpppl.types import Atom, BySite, Equation, Function, Numbers, Traced, Tree
 
 _NUMPYRO = os.path.join(os.path.dirname(numpyro.__file__), "")
 _INLINED = {*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_PLACES = ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
 _PRODUCTS = {"dot_general", "conv_general_dilated"}
 _LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "pad", "split", "cumsum"}
 
@@ -75,7 +64,9 @@ class _Place(NamedTuple):
         makers, choices = {v: e for e in jaxpr.eqns for v in e.outvars}, {v for v in choosing if not is_literal(v)}
         place = self._replace(makers=makers, choices=choices, inside=(*self.inside, *inside))
         known = lambda value, aval=None: _Seen(value)  # noqa: E731
-        return walk(program, operands, lambda equation, given: _step(equation, given, place), known, jaxpr.outvars)
+        return jaxprs.walk(
+            program, operands, lambda equation, given: _step(equation, given, place), known, jaxpr.outvars
+        )
 
 
 class Followed(NamedTuple):
@@ -138,7 +129,7 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
             if is_of_row and number is not None and jnp.issubdtype(jnp.result_type(number), jnp.inexact):
                 outputs = [output._replace(bad=_either(jnp.isnan(number), output.bad)) for output in outputs]
         return outputs
-    within = (each for program in programs(equation) for each in equations(program))
+    within = (each for program in programs(equation) for each in jaxprs.equations(program))
     if all(operand.bad is None for operand in operands) and not any(map(_may_be_out, (equation, *within))):
         return _outputs(equation, operands)
     if name == "scan":
@@ -198,10 +189,7 @@ def _searches(equation: Equation) -> bool:
 
 
 def _may_be_out(equation: Equation) -> bool:
-    is_named = equation.primitive.name.startswith(
-        ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
-    )
-    return is_named or _casts(equation)
+    return equation.primitive.name.startswith(_PLACES) or _casts(equation)
 
 
 def _casts(equation: Equation) -> bool:
@@ -291,7 +279,9 @@ def _not_an_integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Sequence[int]) -> None:
-    outermost = source_of(next(iter(place.inside), equation))  # JAX traces the inside of a call once for all callers
+    outermost = jaxprs.source_of(
+        next(iter(place.inside), equation)
+    )  # JAX traces the inside of a call once for all callers
     if not outermost.startswith(_NUMPYRO) and not any(map(_searches, place.inside)):
         place.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
 
@@ -368,7 +358,7 @@ def _cond(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
 
 def _scan(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[_Seen]:
     """The same loop, over what is known and over masks."""
-    inner, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
+    inner, (first, num_carry) = equation.params["jaxpr"], jaxprs.scan_parts(equation)
     latents = frozenset().union(*(operand.latents for operand in operands))
     given = [(operand.value, _mask(operand.bad, v.aval.shape)) for operand, v in zip(operands, equation.invars)]
     start, slices = tuple(given[first : first + num_carry]), tuple(given[first + num_carry :])

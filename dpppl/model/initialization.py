@@ -16,20 +16,11 @@ from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, unwrapped
 from dpppl.types import Distribution, Function, Tree
 
-_NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
 _MOST, _FEWEST, _NUMBERS = 1_000, 32, 2**22
 _IMPROPER = 1e4  # the scale of an improper prior
 _OF_NUMPYRO = {
-    getattr(infer, name): name
-    for name in (
-        "init_to_value",
-        "init_to_median",
-        "init_to_uniform",
-        "init_to_sample",
-        "init_to_feasible",
-        "init_to_mean",
-    )
+    getattr(infer, f"init_to_{x}"): f"init_to_{x}" for x in "value median uniform sample feasible mean".split()
 }
 _CURE = (
     "a start (init_strategy, init_params) is 'prior_median', 'prior_sample', a dict of unconstrained values by site, such as "
@@ -71,7 +62,13 @@ def initial_values(
     if isinstance(strategy, Mapping):
         return _checked(split, strategy)
     if callable(checked_strategy(strategy)):
-        _check_values(split, strategy)
+        values = getattr(strategy, "keywords", {}).get("values", {})  # of init_to_value
+        if not isinstance(values, Mapping):
+            raise ConfigurationError(f"init_to_value takes values={{'site': value}}, not a {type(values).__name__}.")
+        if unknown := sorted(map(str, values.keys() - split.latents.keys())):
+            raise ConfigurationError(
+                f"init_to_value names {unknown}, but the latent sites are {sorted(split.latents)}; name one of those."
+            )
     start = proved(partial(_from_prior, split, strategy=strategy), public, key, num_rows=None)
     return start(public, key)
 
@@ -82,29 +79,17 @@ def _checked(split: SplitModel, values: Mapping[str, Tree]) -> dict[str, jax.Arr
             f"initial values are given for {sorted(values)}, but the latent sites are {sorted(split.latents)}."
         )
     for name, latent in split.latents.items():
-        if not isinstance(values[name], jax.core.Tracer) and np.asarray(values[name]).dtype.kind not in "biuf":
-            raise ConfigurationError(
-                f"the initial value of site '{name}' is no number; give unconstrained numbers: {{'{name}': 0.3}}."
-            )
-        if np.shape(values[name]) != latent.shape:
-            raise ConfigurationError(
-                f"the initial value of site '{name}' has shape {np.shape(values[name])}, but its unconstrained shape "
-                f"is {latent.shape}."
-            )
-        if not isinstance(values[name], jax.core.Tracer) and not np.all(np.isfinite(values[name])):
-            raise ConfigurationError(f"the initial value of site '{name}' is not finite.")
+        value, shape = values[name], np.shape(values[name])
+        is_known = not isinstance(value, jax.core.Tracer)
+        is_number = not is_known or np.asarray(value).dtype.kind in "biuf"
+        for is_refused, words in (
+            (not is_number, f"is no number; give unconstrained numbers: {{'{name}': 0.3}}"),
+            (shape != latent.shape, f"has shape {shape}, but its unconstrained shape is {latent.shape}"),
+            (is_known and is_number and not np.all(np.isfinite(value)), "is not finite"),
+        ):
+            if is_refused:
+                raise ConfigurationError(f"the initial value of site '{name}' {words}.")
     return {name: jnp.asarray(values[name], latent.dtype) for name, latent in split.latents.items()}
-
-
-def _check_values(split: SplitModel, strategy: object) -> None:
-    """Refuse values of `init_to_value` that name no latent site."""
-    values = getattr(strategy, "keywords", {}).get("values", {})
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"init_to_value takes values={{'site': value}}, not a {type(values).__name__}.")
-    if unknown := sorted(map(str, values.keys() - split.latents.keys())):
-        raise ConfigurationError(
-            f"init_to_value names {unknown}, but the latent sites are {sorted(split.latents)}; name one of those."
-        )
 
 
 @partial(jax.jit, static_argnames=("split", "strategy"))
@@ -129,32 +114,28 @@ def _start(site: Site, transform: Distribution, key: jax.Array, strategy: object
         if callable(strategy):
             value = strategy(site | {"value": None, "kwargs": site["kwargs"] | {"rng_key": key}})
             value = value if isinstance(value, jax.core.Tracer) else np.asarray(value, float)
-            _check_start(site, value)
+            expected = sample_shape + site["fn"].shape()
+            if jnp.shape(value) != expected:
+                raise ConfigurationError(
+                    f"the initial value of site '{site['name']}' has shape {jnp.shape(value)}; give one of shape {expected}, "
+                    "constrained."
+                )
+            with jax.ensure_compile_time_eval():
+                inside = jnp.all(site["fn"].support(value))
+            if not isinstance(inside, jax.core.Tracer) and not inside:
+                raise ConfigurationError(
+                    f"the initial value of site '{site['name']}' is outside of its support, {site['fn'].support}; init_to_value "
+                    "takes constrained values."
+                )
             return transform.inv(jnp.asarray(value))
         if strategy == "prior_sample":
             return transform.inv(site["fn"].sample(key, sample_shape))
         median = _closed_form_median(site["fn"])
         if median is not None:
             return transform.inv(jnp.broadcast_to(median, sample_shape + site["fn"].shape()))
-        return jnp.median(transform.inv(site["fn"].sample(key, (_NUM_DRAWS, *sample_shape))), axis=0)
+        return jnp.median(transform.inv(site["fn"].sample(key, (_MOST, *sample_shape))), axis=0)
     except NotImplementedError:  # an improper prior cannot be sampled
         return jnp.zeros(())
-
-
-def _check_start(site: Site, value: Tree) -> None:
-    """Refuse a value of another shape, or outside of the support where that is known."""
-    expected = site["kwargs"]["sample_shape"] + site["fn"].shape()
-    if jnp.shape(value) != expected:
-        raise ConfigurationError(
-            f"the initial value of site '{site['name']}' has shape {jnp.shape(value)}; give one of shape {expected}, constrained."
-        )
-    with jax.ensure_compile_time_eval():
-        inside = jnp.all(site["fn"].support(value))
-    if not isinstance(inside, jax.core.Tracer) and not inside:
-        raise ConfigurationError(
-            f"the initial value of site '{site['name']}' is outside of its support, {site['fn'].support}; init_to_value takes "
-            "constrained values."
-        )
 
 
 def _closed_form_median(distribution: Distribution) -> Tree:

@@ -16,7 +16,7 @@ from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arrays
 from dpppl.model.handlers import log_prob_of, made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
-from dpppl.model.structure import Site, Trace, counted, is_factor, log_weight, plates_of, unwrapped
+from dpppl.model.structure import Site, Trace, counted, is_observed, log_weight, plates_of, unwrapped
 from dpppl.types import Distribution, Tree
 
 _NUM_ROWS = 16
@@ -115,21 +115,24 @@ def _in_use(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays, t
 def _uses(split: object, name: str, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> jax.Array:
     """Whether parameters of another site of a row become NaN where a latent is NaN; `trace` is that of the values `given`."""
     tainted = trace_of(split, z, row, public, given | {name: jnp.full(jnp.shape(trace[name]["value"]), jnp.nan)})
-    others = _of_row(split, trace, [name])
-    return jnp.any(jnp.stack([_has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in others]))
 
+    def has_new_nan(fn: Distribution, tainted: Distribution) -> jax.Array:  # which no mask takes out
+        pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
+        found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
+        return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(counted(fn))
 
-def _has_new_nan(fn: Distribution, tainted: object) -> jax.Array:
-    """Whether a distribution has a parameter that is NaN where the same one of another is not, and no mask takes it out."""
-    pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
-    found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
-    return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(counted(fn))
+    return jnp.any(jnp.stack([has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in _of_row(split, trace, [name])]))
 
 
 def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -> tuple[Tree, Tree]:
     """Whether a row uses a latent, and whether its log density depends on the latent although it does not seem to."""
+
+    def inside(site: Site) -> Tree:  # a value in its support
+        found = made_up_value(site["fn"].support, jnp.full(jnp.shape(site["value"]), 0.3))
+        return None if found is None else found.astype(jnp.result_type(site["value"]))
+
     values, _ = completions(split, z, row, public)
-    trace = split.visit_observed(_inside, z, row, public, {other: np.zeros((), int) for other in values})
+    trace = split.visit_observed(inside, z, row, public, {other: np.zeros((), int) for other in values})
     given = {other: site["value"] for other, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
     given |= {other: value[0] for other, value in values.items()}
 
@@ -148,7 +151,7 @@ def _check_observed(split: Any) -> None:
 
     def observed(z: Arrays, row: Arrays, public: Arrays, numbers: Arrays) -> dict[str, Arrays]:
         sites = _of_row(split, split.visit_observed(lambda site: None, z, row, public, numbers), [])
-        return {"observed": {s["name"]: s["given"] for s in sites if s["is_observed"] and not is_factor(s)}}
+        return {"observed": {s["name"]: s["given"] for s in sites if is_observed(s, split.data_plate)}}
 
     numbers = {name: abstract((), int) for name, _ in split.summed}
     found = Dependence(
@@ -160,12 +163,6 @@ def _check_observed(split: Any) -> None:
                 raise UnsupportedModelError(
                     f"the observed values of site '{name}' contain the latent '{label}' of each row; {MISSING_CURE}"
                 )
-
-
-def _inside(site: Site) -> Tree:
-    """A value in the support of an observed site."""
-    found = made_up_value(site["fn"].support, jnp.full(jnp.shape(site["value"]), 0.3))
-    return None if found is None else found.astype(jnp.result_type(site["value"]))
 
 
 def _made_up(split: Any) -> tuple[Arrays, Arrays, Arrays]:

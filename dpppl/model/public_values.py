@@ -25,12 +25,11 @@ _MOST_SETTINGS = 32
 _FEW_ARRAYS = 6
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
 _DEEPEST = 10
+# Where functions are no user's: their numbers are public with their code.
 _LIBRARIES = (
-    os.path.dirname(os.__file__) + os.sep,
-    os.path.dirname(np.__path__[0]) + os.sep,
+    *(os.path.dirname(path) + os.sep for path in (os.__file__, np.__path__[0])),
     os.path.dirname(jax.__path__[0]),
 )
-"""Where functions are no user's: their numbers are public with their code."""
 _RULE = (
     "Arrays and data frames of numbers are private rows. Only a number, True, False, None or a string of at most "
     f"{_LONGEST} characters is public without a mark"
@@ -38,7 +37,7 @@ _RULE = (
 Test = Callable[[Tree], bool]
 
 
-def is_setting(value: jax.Array) -> bool:
+def is_setting(value: object) -> bool:
     """Whether a value is public without a mark: a number of at most 64 bits, a bool, None, or one short string. An object of a
     class made from these may hold more and is none, but for members of an enumeration."""
     if value is None:
@@ -69,7 +68,7 @@ def check_nesting(name: str, value: Tree, above: tuple[int, ...] = ()) -> None:
         check_nesting(name, each, (*above, id(value)))
 
 
-def check_marked(name: str, value: jax.Array, is_array: Test, is_public: Test) -> None:
+def check_marked(name: str, value: Tree, is_array: Test, is_public: Test) -> None:
     """Raise ConfigurationError for an argument that would be public, or hold something public, without a mark.
 
     - **name**, **value** - the argument, with arrays in place of array-likes.
@@ -86,15 +85,6 @@ def check_marked(name: str, value: jax.Array, is_array: Test, is_public: Test) -
         raise ConfigurationError(_refusal(name, value, f"{kind} that holds {_kind(others[0])}", others))
     if not _has_plain_structure(tree):
         raise ConfigurationError(_refusal(name, value, f"{kind} that holds more than arrays", []))
-
-
-def check_number(names: Sequence[str], num_rows: int, least: int) -> None:
-    """Raise ConfigurationError for as many arguments that are single numbers as there are rows, and at least so many."""
-    if len(names) >= max(least, num_rows):
-        raise ConfigurationError(
-            f"{len(names)} arguments are single numbers, as many as there are rows, which may be the rows themselves: pass "
-            "them as one array, wrapped in dpppl.Public if it is not private."
-        )
 
 
 def described(names: Sequence[str], leaves: Iterable[tuple[str, Tree]], trees: Iterable[Tree]) -> tuple[str, ...]:
@@ -138,11 +128,8 @@ def captured(model: Function, given: Sequence[str], above: tuple[int, ...] = ())
         found |= getattr(model, "__dict__", {})
     owner = getattr(model, "__self__", None)
     found |= {} if owner is None or inspect.ismodule(owner) else {"self": owner}
-    words = [
-        f"captured '{name}' ({kind})"
-        for name, value in found.items()
-        if name not in given and (kind := _numbers(value))
-    ]
+    counted = ((name, _numbers(value)) for name, value in found.items() if name not in given)
+    words = [f"captured '{name}' ({kind})" for name, kind in counted if kind]
     for value in (inner, *found.values()):
         if callable(value) and not inspect.isclass(value):
             words += captured(value, (), (*above, id(model)))
@@ -165,11 +152,8 @@ def _numbers(value: Tree) -> str:
     plain = isinstance(value, (*_CONTAINERS, set, frozenset))
     held = list(value) if isinstance(value, set | frozenset) else value if plain else getattr(value, "__dict__", None)
     try:
-        count = sum(
-            bool(_numbers(leaf))
-            for leaf in jax.tree.leaves(held)
-            if hasattr(leaf, "dtype") or not hasattr(leaf, "__dict__")
-        )
+        leaves = (leaf for leaf in jax.tree.leaves(held) if hasattr(leaf, "dtype") or not hasattr(leaf, "__dict__"))
+        count = sum(bool(_numbers(leaf)) for leaf in leaves)
     except Exception:
         return type(value).__name__
     return f"{type(value).__name__} of {count} number{'s' * (count > 1)}" if count else ""
@@ -199,26 +183,25 @@ def _has_plain_structure(tree: Tree) -> bool:
     if kind not in (list, tuple, type(None)):
         settings = jax.tree.leaves(static, is_leaf=lambda leaf: leaf is None)
         types = [each for each in settings if not isinstance(each, type)]  # of a default dict, of a named tuple
-        known = all(map(is_setting, types)) and (kind in _CONTAINERS or len(types) <= _MOST_SETTINGS)
-        if not known:
+        if not all(map(is_setting, types)) or (kind not in _CONTAINERS and len(types) > _MOST_SETTINGS):
             return False
     return all(map(_has_plain_structure, tree.children()))
 
 
-def _kind(value: jax.Array) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, str):
         return "a string" if len(value) <= _LONGEST else f"a string of more than {_LONGEST} characters"
     return f"a {type(value).__name__}"
 
 
-def _refusal(name: str, value: jax.Array, kind: str, held: Sequence[object]) -> str:
+def _refusal(name: str, value: object, kind: str, held: Sequence[object]) -> str:
     return (
         f"argument '{name}' is {kind}. {_RULE}. If '{name}' holds rows, pass {_as_numbers(name, value, held)}; if it tells "
         f"nothing of a row, pass dpppl.Public({name})."
     )
 
 
-def _as_numbers(name: str, value: jax.Array, held: Sequence[object]) -> str:
+def _as_numbers(name: str, value: object, held: Sequence[object]) -> str:
     """The remedy for an argument: code that passes its rows as numbers."""
     if any(isinstance(each, str) for each in held):
         return f"codes, numpy.array([WORDS.index(word) for word in {name}]), where WORDS is a public list of all words"

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_STREAM = 1 << 24
-"""Numbers of one stream of a key; more of them overlap with the next."""
+_STREAM = 1 << 24  # numbers of one stream of a key; more of them overlap with the next
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:

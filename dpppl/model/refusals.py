@@ -35,6 +35,10 @@ STATEFUL = (
     "are used, x @ (kernel / jnp.linalg.norm(kernel)), instead of SpectralNorm or WeightNorm."
 )
 """Why mutable state is refused, and the cure."""
+_GENERATOR = (
+    "holds a random generator as mutable state (dropout): build a layer that drops nothing without one, as "
+    "flax.nnx.Dropout(rate, deterministic=True) with rngs left out; for dropout use dpppl.AutoDropout with dpppl.SVI."
+)
 CONTROL_FLOW = (
     "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
     "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
@@ -52,10 +56,8 @@ CHANGES = (
 _MOST_COMBINATIONS, _MOST_NODES = 1024, 256
 _FEW = 6
 """Largest number of single numbers that a model may capture, however few rows there are; NumPyro makes some of them."""
-_OF_LIBRARIES = 40
-"""Largest number of different numbers that libraries write into a model's program."""
-_MANY_WRITTEN = 100
-"""Largest number of numbers in a model's program, however few rows there are."""
+_OF_LIBRARIES = 40  # largest number of different numbers that libraries write into a model's program
+_MANY_WRITTEN = 100  # largest number of numbers in a model's program, however few rows there are
 _SERIES = f"rows must be independent, and this is one series; {MANY}"
 _MULTINOMIAL = "dist.Multinomial(total_count=1, logits=logits)"
 _HINT = "The steps of one time series are no rows: pass many sequences, one a row."
@@ -110,13 +112,7 @@ def _tied(joint: str) -> str:
 def check_structure(structure: Structure, variational: bool = False) -> None:
     """Refuse the kinds of site that no split supports."""
     for name, is_generator in structure.mutable.items():
-        if is_generator:
-            raise UnsupportedModelError(
-                f"site '{name}' holds a random generator as mutable state (dropout): build a layer that drops nothing "
-                "without one, as flax.nnx.Dropout(rate, deterministic=True) with rngs left out; for dropout use "
-                "dpppl.AutoDropout with dpppl.SVI."
-            )
-        raise UnsupportedModelError(f"site '{name}' is {STATEFUL}")
+        raise UnsupportedModelError(f"site '{name}' {_GENERATOR if is_generator else f'is {STATEFUL}'}")
     for name, value in structure.params.items():
         if jax.tree.leaves(value) and not variational:
             raise UnsupportedModelError(
@@ -197,7 +193,9 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
         return latent_of_each_row_message(latent, structure.joint.get(latent))
     if site is not None and site.joint is not None and num_rows in site.event:
         return f"site '{name}' is one {site.joint} of all rows together: {_tied(site.joint)}"
-    if site is not None and longer is not None and (lag := _lag(site, longer.observed.get(name), num_rows)):
+    more_values = () if longer is None or name not in longer.observed else longer.observed[name].value
+    pairs = zip(site.value, more_values) if site is not None and len(more_values) == len(site.value) else ()
+    if lag := max((num_rows - a for a, b in pairs if b == a + 1 and a < num_rows), default=0):
         return f"site '{name}' observes {num_rows - lag} of the {num_rows} rows, each given others: {_SERIES}"
     where = f"site '{name}' is observed outside the data plate"
     lengths = {plate: structure.plates[plate][1] for plate in structure.plates_of[name]}
@@ -220,26 +218,14 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
     )
 
 
-def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
-    """How many rows less than there are a site observes, however many there are; 0 if it does not."""
-    if longer is None or len(longer.value) != len(site.value):
-        return 0
-    return max(
-        (num_rows - a if b == a + 1 and a < num_rows else 0 for a, b in zip(site.value, longer.value)), default=0
-    )
-
-
 def check_parameters(site: Site) -> None:
     """Refuse a distribution with a parameter that is written in the model and outside of its range, as a scale below 0."""
+    bounded = type(constraints.positive) | type(constraints.unit_interval)
     for fn in layers(site["fn"]):
         for name, constraint in fn.arg_constraints.items():
             value = vars(fn).get(name)
-            is_bounded = isinstance(constraint, type(constraints.positive) | type(constraints.unit_interval))
-            if (
-                is_bounded
-                and isinstance(value, int | float | np.ndarray | np.generic)
-                and not np.all(constraint(value))
-            ):
+            is_written = isinstance(constraint, bounded) and isinstance(value, int | float | np.ndarray | np.generic)
+            if is_written and not np.all(constraint(value)):
                 words = "between 0 and 1" if constraint is constraints.unit_interval else "positive"
                 raise UnsupportedModelError(
                     f"the {type(fn).__name__} of site '{site['name']}' has a {name} that is not {words}; correct it."
@@ -292,8 +278,7 @@ def check_sites(
     structure: Structure, data_plate: str, variational: bool = False
 ) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
     """Refuse latents and plates that do not fit the data plate; name the latents of rows: of guides, and those summed out."""
-    local: list[str] = []
-    summed: list[tuple[str, int]] = []
+    local, summed = list[str](), list[tuple[str, int]]()
     for name, (size, length) in structure.plates.items():
         if name != data_plate and size != length:
             raise UnsupportedModelError(

@@ -15,19 +15,17 @@ from dpppl import jaxprs
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import depends_on, used_inputs
 from dpppl.model import censoring, missing, supports
-from dpppl.model.arguments import Arrays, Shapes
+from dpppl.model.arguments import Arrays, Shapes, zeros
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
-from dpppl.types import Distribution, Tree
+from dpppl.types import Distribution, Function, Tree
 
-NUM_DRAWS = 7
-"""With the real one they are eight, as many as a vector register holds: nine take three times as long."""
+NUM_DRAWS = 7  # with the real one they are eight, as many as a vector register holds: nine take three times as long
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
 """The cure for responses that cannot be simulated: what is not centred needs none."""
 _ATTEMPTS, _ALTERNATIVES = 8, 8
-_MOST_RESPONSES, _MOST_SHARED = 16, 1_024
-"""How many are listed: for each row, and once for all rows."""
+_MOST_RESPONSES, _MOST_SHARED = 16, 1_024  # how many are listed: for each row, and once for all rows
 _FEW_LATENTS, _LEAST_DRAWS = 32, 4_096
 
 
@@ -93,14 +91,22 @@ class Responses:
         shapes = split.latents, split.row, split.arguments.public
         jax.eval_shape(distributions, *shapes)
         _check(split, sites)
+        z, public = zeros(split.latents), split.placeholder_public()
+
+        def laws(row: Arrays) -> Tree:
+            """The parameters of the responses' distributions when other responses are observed."""
+            blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
+            trace = split.visit_observed(blank, z, row, public, supports.first_values(split))
+            return [_law(s) for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
+
         if problem := why_not_own(
             lambda z, row, public: distributions(z, row, public)[0],
             lambda row: [
                 (s["name"], s["value"], counted(s["fn"]))
-                for s in _observed(split, row)
+                for s in supports.observed(split, z, row, public)
                 if not censoring.is_censored(s["fn"])
             ],
-            lambda row: _replaced_distributions(split, row),
+            laws,
             shapes,
         ):
             raise UnsupportedModelError(f"{problem}, or {FLAT}.")
@@ -114,15 +120,13 @@ class Responses:
         sites = [*sites, *latents] if split.missing else sites
         is_once = lambda scale: scale is None or (isinstance(scale, int | float) and scale == 1)  # noqa: E731
         scaled = tuple(s["name"] for s in sites if not is_once(s["scale"]))
-        is_single = len(sites) == 1 and not split.summed and not censoring.is_censored(sites[0]["fn"])
-        is_plain = not (scaled or split.summed or has_gaps or any(censoring.is_censored(s["fn"]) for s in sites))
+        is_open = not split.summed and not any(censoring.is_censored(s["fn"]) for s in sites)
+        is_single, is_plain = is_open and len(sites) == 1, is_open and not (scaled or has_gaps)
         may_share = may_share and is_plain and _is_free_of_rows(cls(split, 1, from_one_key=is_single))
         listed = None if scaled else supports.listed(sites, _MOST_SHARED if may_share else _MOST_RESPONSES)
         num_latents = sum(math.prod(shape.shape) for shape in split.latents.values())
-        is_small = (
-            is_single and num_latents <= _FEW_LATENTS and (listed is None or supports.count(listed) <= _MOST_RESPONSES)
-        )
-        is_shared = may_share and not is_small
+        is_short = listed is None or supports.count(listed) <= _MOST_RESPONSES
+        is_shared = may_share and not (is_single and num_latents <= _FEW_LATENTS and is_short)
         return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps, is_shared)
 
     @property
@@ -151,8 +155,15 @@ class Responses:
         All that are possible, with their probabilities, the real one weighing 0; otherwise draws, all weighing alike:
         the real one is exchangeable with them where z is the truth."""
         if self.supports is None:
-            return self._draws(z, row, public, key), jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
-        shapes = self._shapes(z, row, public)
+            # of a single site all from one key, which is several times as fast
+            one = lambda key: self._draw(z, row, public, key)  # noqa: E731
+            if self.from_one_key:
+                values = self._draw(z, row, public, key, (self.num_draws,))
+            else:
+                values = dict(jax.vmap(one)(jax.random.split(key, self.num_draws)))
+            return values, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
+        trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
+        shapes = {name: jnp.shape(trace[name]["value"]) for name in self.supports}
         grid = np.meshgrid(*self.supports.values(), indexing="ij")
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
@@ -164,7 +175,7 @@ class Responses:
 
     def shared(self, z: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array, Arrays]:
         """All responses of the law that all rows have, or half as many draws as rows, by site; weights (m,); a row for all."""
-        row = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in self.split.row.items()}
+        row = zeros(self.split.row)
         values, weights = replace(self, num_draws=self._num_shared)(z, row, public, key)
         return values, weights[1:], row
 
@@ -212,7 +223,11 @@ class Responses:
 
         def total(given: Arrays) -> Tree:
             counts = in_use | self._counted(z, row, public, given)
-            return sum(jnp.sum(jnp.where(counts[name], _number(value), 0.0)) for name, value in given.items())
+            numbers = {
+                n: jnp.asarray(x.value if isinstance(x, censoring.Censored) else x, jnp.float32)
+                for n, x in given.items()
+            }
+            return sum(jnp.sum(jnp.where(counts[name], number, 0.0)) for name, number in numbers.items())
 
         return jnp.asarray(jax.vmap(total)(values))
 
@@ -222,12 +237,6 @@ class Responses:
             return dict.fromkeys(given, True)
         trace, unmasked = missing.trace_of(self.split, z, row, public, given), {*self.missing} - {*self.split.masked}
         return {name: counted(trace[name]["fn"]) for name in given if name not in unmasked}
-
-    def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> Arrays:
-        """`num_draws` of a row's responses; of a single site all from one key, which is several times as fast."""
-        if self.from_one_key:
-            return self._draw(z, row, public, key, (self.num_draws,))
-        return dict(jax.vmap(lambda key: self._draw(z, row, public, key))(jax.random.split(key, self.num_draws)))
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         """One of a row's responses; with a `count`, of the last site so many."""
@@ -248,30 +257,6 @@ class Responses:
         responses = {name: censoring.observed(site, found) for name, site in censored.items()}
         return {name: value for name, value in (found | responses).items() if self.missing or name not in names}
 
-    def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
-        trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
-        return {name: jnp.shape(trace[name]["value"]) for name in self.supports or ()}
-
-
-def _observed(split: SplitModel, row: Arrays) -> list[Site]:
-    return supports.observed(split, *_zeros(split, row))
-
-
-def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    return {n: jnp.zeros(s.shape, s.dtype) for n, s in split.latents.items()}, row, split.placeholder_public()
-
-
-def _replaced_distributions(split: SplitModel, row: Arrays) -> Tree:
-    """The parameters of the responses' distributions when other responses are observed."""
-    z, row, public = _zeros(split, row)
-    blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
-    trace = split.visit_observed(blank, z, row, public, supports.first_values(split))
-    return [_law(s) for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
-
-
-def _number(value: jax.Array) -> jax.Array:
-    return jnp.asarray(value.value if isinstance(value, censoring.Censored) else value, jnp.float32)
-
 
 def _law(site: Site) -> Tree:
     """All that a site's responses are distributed by, but its scale and indicators."""
@@ -279,21 +264,23 @@ def _law(site: Site) -> Tree:
 
 
 def _check(split: SplitModel, sites: list[Site]) -> None:
-    cure = f"{FLAT}."
-    for site in sites:
-        name = site["name"]
-        if is_factor(site):
-            raise UnsupportedModelError(
-                f"site '{name}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
-                f"under a distribution, or {cure}"
-            )
-    check_declarations(split, sites, FLAT)
+    for site in filter(is_factor, sites):
+        raise UnsupportedModelError(
+            f"site '{site['name']}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
+            f"under a distribution, or {FLAT}."
+        )
+    _check_declarations(split, sites)
     shapes = split.latents, split.row, split.arguments.public
     try:
         jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
     except NotImplementedError as error:
         names = ", ".join(f"'{s['name']}' ({type(unwrapped(s['fn'])).__name__})" for s in sites)
-        raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {cure}") from None
+        raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {FLAT}.") from None
+
+
+def _entering(function: Function, *shapes: Tree) -> list[list[str]]:
+    """Names of the latents, of a row's arguments and of others that enter a function of dicts by name."""
+    return [[name for name, is_used in part.items() if is_used] for part in depends_on(function, *shapes)[:3]]
 
 
 def _is_free_of_rows(responses: Responses) -> bool:
@@ -301,8 +288,7 @@ def _is_free_of_rows(responses: Responses) -> bool:
     split, key = responses.split, jax.eval_shape(lambda: jax.random.key(0))
     shapes = split.latents, split.row, split.arguments.public
     given = jax.eval_shape(responses._draw, *shapes, key)
-    of_law = depends_on(split.log_likelihood, *shapes, given)[1], depends_on(responses._draw, *shapes, key)[1]
-    return not any(is_used for part in of_law for is_used in part.values())
+    return not (_entering(split.log_likelihood, *shapes, given)[1] or _entering(responses._draw, *shapes, key)[1])
 
 
 def why_not_own(
@@ -324,17 +310,16 @@ def why_not_own(
     row, used = shapes[1], _used_by(laws, shapes[1])
     shared: dict[str, str] = {}
     for name in jax.eval_shape(values, *shapes):
-        of_z, of_row, _ = depends_on(lambda *given: values(*given)[name], *shapes)  # noqa: B023
-        if latents := [latent for latent, is_used in of_z.items() if is_used]:
+        latents, inputs, _ = _entering(lambda *given: values(*given)[name], *shapes)  # noqa: B023
+        if latents:
             return (
                 f"site '{name}' observes what is computed from the latent '{latents[0]}', as a residual y - {latents[0]} is; "
                 f"observe y itself, with {latents[0]} in its distribution"
             )
-        inputs = {label for label, is_used in of_row.items() if is_used}
-        if inputs and inputs <= used:
+        if inputs and used.issuperset(inputs):
             return _shared(name, min(inputs))
-        if inputs & used:
-            shared[name] = min(inputs & used)
+        if both := used.intersection(inputs):
+            shared[name] = min(both)
     for name, value, counts in jax.device_get(_on_made_up_rows(observed, row, used)) if shared else ():
         is_fixed = np.all((value == value[:, :1]) | (value != value), axis=1, keepdims=True)
         if name in shared and np.any(is_fixed & counts):
@@ -399,11 +384,8 @@ _CURE = (
 )
 
 
-def check_declarations(split: SplitModel, sites: Sequence[Site], flat: str) -> None:
-    """Raise UnsupportedModelError, with the site and the cure, where the law of a site's response is not complete.
-
-    - **sites** - its observed sites of rows, from an abstract run.
-    - **flat** - the cure that works for any model."""
+def _check_declarations(split: SplitModel, sites: Sequence[Site]) -> None:
+    """Refuse observed sites of rows, from an abstract run, where the law of the response is not complete."""
     censored = {site["name"]: site for site in sites if censoring.is_censored(site["fn"])}
     for site in sites:
         name, kind = site["name"], type(unwrapped(site["fn"])).__name__
@@ -418,7 +400,7 @@ def check_declarations(split: SplitModel, sites: Sequence[Site], flat: str) -> N
             cure = 'infer={"inspected_at": visits}, with visits the times of all inspections, (n, K) or (K,)'
             raise UnsupportedModelError(
                 f"site '{name}' has a {kind}, which does not say when an uncensored row would have been censored; write "
-                f"{cure if censoring.is_interval(site['fn']) else _CURE} in its numpyro.sample, or {flat}."
+                f"{cure if censoring.is_interval(site['fn']) else _CURE} in its numpyro.sample, or {FLAT}."
             )
         for part in parts:
             _check_part(site, part, censored)
@@ -469,34 +451,26 @@ def _check_inputs(split: SplitModel, names: Sequence[str]) -> None:
     """Refuse limits that depend on latents, or on what their own site observes."""
     shapes = split.latents, split.row, split.arguments.public
 
-    def sites(replaced: bool) -> Tree:
-        def visit(site: Site) -> Tree:
-            return censoring.blank(site, jnp.zeros_like(site["value"])) if replaced else None
+    def limits_of(name: str, z: Arrays, row: Arrays, public: Arrays) -> Tree:
+        blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
+        return censoring.leaves(split.visit_observed(blank, z, row, public, supports.first_values(split))[name])
 
-        def function(z: Arrays, row: Arrays, public: Arrays) -> dict[str, Tree]:
-            trace = split.visit_observed(visit, z, row, public, supports.first_values(split))
-            return {
-                name: censoring.leaves(trace[name]) if replaced else jax.tree.leaves(censoring.own(trace[name]))
-                for name in names
-            }
-
-        return function
+    def observed(name: str, z: Arrays, row: Arrays, public: Arrays) -> Tree:
+        trace = split.visit_observed(lambda site: None, z, row, public, supports.first_values(split))
+        return jax.tree.leaves(censoring.own(trace[name]))
 
     for name in names:
-        of_z, of_row, _ = depends_on(lambda *given: sites(True)(*given)[name], *shapes)  # noqa: B023
-        if latents := [latent for latent, is_used in of_z.items() if is_used]:
+        latents, limits, _ = _entering(partial(limits_of, name), *shapes)
+        if latents:
             raise UnsupportedModelError(
                 f"the censoring law of site '{name}' depends on the latent '{latents[0]}', which no censoring time informs; "
                 "write a site for the censoring times, numpyro.sample('dropout', dist.RightCensoredDistribution(law, ~censored), "
                 f'obs=time, infer={{"censored_by": "{name}"}}), and name it: infer={{"censored_by": "dropout"}}.'
             )
-        limits = {argument for argument, is_used in of_row.items() if is_used}
-        count = len(jax.eval_shape(lambda *given: sites(False)(*given)[name], *shapes))  # noqa: B023
-        for number in range(count):
-            of_row = depends_on(lambda *given: sites(False)(*given)[name][number], *shapes)[1]  # noqa: B023
-            observed = {argument for argument, is_used in of_row.items() if is_used}
-            if observed and observed <= limits:
+        for number in range(len(jax.eval_shape(partial(observed, name), *shapes))):
+            own = set(_entering(lambda *given: observed(name, *given)[number], *shapes)[1])  # noqa: B023
+            if own and own.issubset(limits):
                 raise UnsupportedModelError(
-                    f"the censoring times of site '{name}' are computed from argument '{min(observed)}', which the site "
+                    f"the censoring times of site '{name}' are computed from argument '{min(own)}', which the site "
                     f"observes, so they are known of censored rows only. Give {_CURE}."
                 )

@@ -23,17 +23,15 @@ Terms = Callable[[int], Function]
 _WHAT = {"likelihood": "log likelihood", "value": "observed value"}
 _HALF = (jnp.float16, jnp.bfloat16)
 _Kind = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+_inside: _Kind = lambda rng, shape: rng.uniform(0.1, 0.9, shape)  # noqa: E731
 _KINDS: tuple[tuple[_Kind, _Kind], ...] = (
-    (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: rng.integers(0, 2, shape)),
+    (_inside, lambda rng, shape: rng.integers(0, 2, shape)),
     (lambda rng, shape: 1.5 * rng.standard_normal(shape), lambda rng, shape: rng.integers(0, 10, shape)),
-    (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: np.ones(shape)),
+    (_inside, lambda rng, shape: np.ones(shape)),
     (lambda rng, shape: rng.integers(0, 2, shape), lambda rng, shape: rng.integers(-3, 4, shape)),
     (lambda rng, shape: np.exp(rng.uniform(2.5, 5.0, shape)), lambda rng, shape: rng.integers(10, 150, shape)),
-    (
-        lambda rng, shape: (x := rng.uniform(0.1, 0.9, shape)) / np.sum(x, axis=-1, keepdims=True),
-        lambda rng, shape: np.zeros(shape),
-    ),
-    (lambda rng, shape: np.cumsum(rng.uniform(0.1, 0.9, shape), axis=-1), lambda rng, shape: -np.ones(shape)),
+    (lambda *of: (x := _inside(*of)) / np.sum(x, axis=-1, keepdims=True), lambda rng, shape: np.zeros(shape)),
+    (lambda *of: np.cumsum(_inside(*of), axis=-1), lambda rng, shape: -np.ones(shape)),
 )
 """Floats and integers of made-up rows. The first three are always compared, the others while nothing finite was."""
 _ALWAYS = 3
@@ -55,8 +53,11 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
     def has_rows(role: str, name: str) -> bool:
         return any(kind == "row" for kind, _ in one.inputs(role, name))
 
+    def is_same(role: str, name: str) -> bool:
+        return one.text(role, name) == three.text(role, name)
+
     def check_number_of_rows(role: str, name: str) -> None:
-        if one.text(role, name) != three.text(role, name):
+        if not is_same(role, name):
             raise UnsupportedModelError(
                 f"the prior of site '{name}' depends on the number of rows (x.shape[0], or a plate of that size around a "
                 "latent); pass a public number as an argument instead."
@@ -105,9 +106,9 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
     for name in likelihood:
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
             raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))
-    same = lambda name: one.text("deterministic", name) == three.text("deterministic", name)  # noqa: E731
-    own = [name for name in one.names("deterministic") if not has_rows("deterministic", name) and same(name)]
-    return tuple(own), {name: three.shape("observed", name) for name in three.names("observed")}
+    kept = "deterministic"
+    own = tuple(name for name in one.names(kept) if not has_rows(kept, name) and is_same(kept, name))
+    return own, {name: three.shape("observed", name) for name in three.names("observed")}
 
 
 def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) -> str:
@@ -115,9 +116,8 @@ def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) 
     marked = {label: shape for label, shape in arguments.public.items() if shape.shape[:1] == (arguments.num_rows,)}
     short = {label: abstract((1, *shape.shape[1:]), shape.dtype) for label, shape in marked.items()}
     try:  # whether the model would run on one row if the arguments marked as public had one, too
-        found = marked and Dependence(
-            terms(1), latent=latents, row=arguments.shapes(1), public=arguments.public | short
-        )
+        shapes = {"latent": latents, "row": arguments.shapes(1), "public": arguments.public | short}
+        found = marked and Dependence(terms(1), **shapes)
         runs = found and all(found.shape("likelihood", name).shape == (1,) for name in found.names("likelihood"))
     except Exception:  # only asked to explain a refusal
         runs = False
@@ -163,12 +163,11 @@ def check_coupling(
     with jax.default_matmul_precision("highest"):
         first = _made_up(_KINDS[0], latents, arguments, public, observed, rng)
         traced = jax.jit(both).trace(*first)
-    halves = (v.aval for equation in jaxprs.equations(traced.jaxpr) for v in equation.outvars)
-    tolerance = 0.03 if any(getattr(aval, "dtype", None) in _HALF for aval in halves) else 1e-4
+    made = (v.aval for equation in jaxprs.equations(traced.jaxpr) for v in equation.outvars)
+    tolerance = 0.03 if any(getattr(aval, "dtype", None) in _HALF for aval in made) else 1e-4
     outputs = jax.tree.structure(traced.out_info)
     call = Lowered(traced.jaxpr, jax.tree.leaves(first), quickly=True).compiled()
-    compared: set[tuple[str, str]] = set()
-    finite: set[tuple[str, str]] = set()
+    compared, finite = set[tuple[str, str]](), set[tuple[str, str]]()
     for attempt, kind in enumerate(_KINDS):
         if attempt >= _ALWAYS and compared <= finite:
             break
@@ -192,19 +191,12 @@ def check_coupling(
 
 
 def _made_up(
-    kind: tuple[_Kind, _Kind],
-    latents: Shapes,
-    arguments: Arguments,
-    public: Arrays,
-    observed: Shapes,
-    rng: np.random.Generator,
-) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+    kind: tuple[_Kind, _Kind], latents: Shapes, arguments: Arguments, public: Arrays, observed: Shapes, rng: np.random.Generator
+) -> tuple[Arrays, Arrays, Arrays, Arrays]:  # fmt: skip
     """Latents, three rows, Public arrays, and noise; Public arrays are real, unless unknown or as long as the data."""
-    floats, integers = kind
-    real = jnp.result_type(float)
 
     def draw(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.asarray((floats if jnp.issubdtype(dtype, jnp.inexact) else integers)(rng, shape)).astype(dtype)
+        return np.asarray(kind[not jnp.issubdtype(dtype, jnp.inexact)](rng, shape)).astype(dtype)
 
     z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
     batch = {name: draw(s.shape, s.dtype) for name, s in arguments.shapes(3).items()}
@@ -212,5 +204,5 @@ def _made_up(
     for name, value in public.items():
         unknown = isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)) or value.shape[:1] == (arguments.num_rows,)
         known[name] = draw(value.shape, value.dtype) if unknown else value
-    noise = {name: np.asarray(rng.uniform(0.05, 0.95, s.shape), real) for name, s in observed.items()}
+    noise = {name: np.asarray(rng.uniform(0.05, 0.95, s.shape), jnp.result_type(float)) for name, s in observed.items()}
     return z, batch, known, noise

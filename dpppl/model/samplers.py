@@ -41,12 +41,8 @@ def drawn(fn: Distribution, key: object, sample_shape: tuple[int, ...] = ()) -> 
     return draw(distribution, key, shape).astype(jax.eval_shape(distribution.sample, key).dtype)
 
 
-def _poisson(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    rate = jnp.broadcast_to(distribution.rate, shape)
-    return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
-
-
 def _poisson_of(rate: jax.Array, key: jax.Array, stream: int = 0) -> jax.Array:
+    rate = rate.astype(jnp.promote_types(rate.dtype, jnp.float32))
     inside = jnp.where(rate < _SMALL, rate, 0.0)
     u = quick.uniform(key, rate.shape, stream).astype(rate.dtype)
     few = _inverted(u, jnp.exp(-inside), lambda k: inside * (1.0 / k))
@@ -67,10 +63,6 @@ def _binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]
     return jnp.where(p > 0.5, count - rare, rare)
 
 
-def _negative_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _poisson_of(_gamma(distribution.concentration, key, shape) / distribution.rate, key, 2)
-
-
 def _gamma(concentration: jax.Array, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Gamma variates of scale 1."""
     raised, exponent = _raised_gamma(concentration, key, shape)
@@ -87,17 +79,12 @@ def _raised_gamma(
     exponent = sum(-log * (1.0 / (concentration + k)) for k, log in enumerate(logs))
     d = concentration + (_RAISED - 1.0 / 3.0)
     c = 1.0 / jnp.sqrt(9.0 * d)
-    powers = _polynomials(c * (2.0 * (9.0 * _RAISED - 3.0) ** 0.5) - 1.0)
-    in_c = jnp.tensordot(jnp.asarray(_gamma_quantile(), c.dtype), powers, 1)
+    x = c * (2.0 * (9.0 * _RAISED - 3.0) ** 0.5) - 1.0
+    polynomials = [jnp.ones_like(x), x]  # Chebyshev's
+    while len(polynomials) <= _DEGREES[1]:
+        polynomials.append(2.0 * x * polynomials[-1] - polynomials[-2])
+    in_c = jnp.tensordot(jnp.asarray(_gamma_quantile(), c.dtype), jnp.stack(polynomials), 1)
     return d * (1.0 + c * (w + _chebyshev(in_c, w / _FARTHEST))) ** 3, exponent
-
-
-def _polynomials(x: jax.Array) -> jax.Array:
-    """The Chebyshev polynomials of degrees 0 to `_DEGREES[1]` at x, along the first axis."""
-    found = [jnp.ones_like(x), x]
-    while len(found) <= _DEGREES[1]:
-        found.append(2.0 * x * found[-1] - found[-2])
-    return jnp.stack(found)
 
 
 def _chebyshev(coefficients: jax.Array, x: jax.Array) -> jax.Array:
@@ -116,9 +103,8 @@ def _gamma_quantile() -> list[list[float]]:
     from scipy import special
 
     degree_w, degree_c = _DEGREES
-    w, x = (
-        m.ravel() for m in np.meshgrid(*(chebyshev.chebpts1(k) for k in (2 * degree_w, 3 * degree_c)), indexing="ij")
-    )
+    points = [chebyshev.chebpts1(k) for k in (2 * degree_w, 3 * degree_c)]
+    w, x = (m.ravel() for m in np.meshgrid(*points, indexing="ij"))
     c = np.maximum((x + 1.0) / 2.0, 2e-3) / np.sqrt(9.0 * _RAISED - 3.0)
     d, normal = 1.0 / (9.0 * c**2), _FARTHEST * w
     share = special.ndtr(-np.abs(normal))
@@ -128,14 +114,6 @@ def _gamma_quantile() -> list[list[float]]:
     powers = chebyshev.chebvander2d(w, x, _DEGREES)
     found = np.linalg.lstsq(powers * importance[:, None], moved * importance, rcond=None)[0]
     return [[float(q) for q in row] for row in found.reshape(degree_w + 1, degree_c + 1)]
-
-
-def _of_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _gamma(distribution.concentration, key, shape) / distribution.rate
-
-
-def _inverse_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return distribution.rate / _gamma(distribution.concentration, key, shape)
 
 
 def _beta(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -169,26 +147,6 @@ def _student_t(distribution: Distribution, key: jax.Array, shape: tuple[int, ...
     return distribution.loc + distribution.scale * standard
 
 
-def _normal(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return distribution.loc + distribution.scale * quick.normal(key, shape)
-
-
-def _log_normal(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.exp(_normal(distribution, key, shape))
-
-
-def _by_quantile(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return distribution.icdf(quick.uniform(key, shape))
-
-
-def _weibull(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return distribution.scale * (-jnp.log(quick.uniform(key, shape))) ** (1.0 / distribution.concentration)
-
-
-def _geometric(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.floor(jnp.log(quick.uniform(key, shape)) / jnp.log1p(-distribution.probs))
-
-
 def _inverted(u: jax.Array, first: jax.Array, ratio: Function) -> jax.Array:
     """Draws of counts with probability `first` of 0, and `ratio(k)` times that of k - 1 of k.
 
@@ -211,30 +169,37 @@ def _inverted(u: jax.Array, first: jax.Array, ratio: Function) -> jax.Array:
     return lax.while_loop(lambda state: state[-1] & (state[0] < _MOST), iteration, start)[3]
 
 
+def _gamma_of(d: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return _gamma(d.concentration, key, shape) / d.rate
+
+
+def _normal(d: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return d.loc + d.scale * quick.normal(key, shape)
+
+
+def _logs(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.log(quick.uniform(key, shape))
+
+
+_NEGATIVE_BINOMIALS = (
+    dist.GammaPoisson, dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs
+)  # fmt: skip
+_BY_QUANTILE = (dist.Exponential, dist.Gumbel, dist.Laplace, dist.Logistic, dist.Cauchy)
 _DRAWS: dict[type, Function] = {
-    dist.Poisson: _poisson,
-    dist.BinomialProbs: _binomial,
-    dist.BinomialLogits: _binomial,
-    dist.GammaPoisson: _negative_binomial,
-    dist.NegativeBinomial2: _negative_binomial,
-    dist.NegativeBinomialLogits: _negative_binomial,
-    dist.NegativeBinomialProbs: _negative_binomial,
-    dist.GeometricProbs: _geometric,
-    dist.GeometricLogits: _geometric,
+    dist.Poisson: lambda d, key, shape: _poisson_of(jnp.broadcast_to(d.rate, shape), key),
+    **dict.fromkeys((dist.BinomialProbs, dist.BinomialLogits), _binomial),
+    **dict.fromkeys(_NEGATIVE_BINOMIALS, lambda d, key, shape: _poisson_of(_gamma_of(d, key, shape), key, 2)),
+    **dict.fromkeys(
+        (dist.GeometricProbs, dist.GeometricLogits),
+        lambda d, key, shape: jnp.floor(_logs(key, shape) / jnp.log1p(-d.probs)),
+    ),
     dist.Normal: _normal,
-    dist.LogNormal: _log_normal,
+    dist.LogNormal: lambda *given: jnp.exp(_normal(*given)),
     dist.StudentT: _student_t,
-    dist.Exponential: _by_quantile,
-    dist.Gumbel: _by_quantile,
-    dist.Laplace: _by_quantile,
-    dist.Logistic: _by_quantile,
-    dist.Cauchy: _by_quantile,
-    dist.Weibull: _weibull,
-    dist.Gamma: _of_gamma,
-    dist.Chi2: _of_gamma,
-    dist.InverseGamma: _inverse_gamma,
+    **dict.fromkeys(_BY_QUANTILE, lambda d, key, shape: d.icdf(quick.uniform(key, shape))),
+    dist.Weibull: lambda d, key, shape: d.scale * (-_logs(key, shape)) ** (1.0 / d.concentration),
+    **dict.fromkeys((dist.Gamma, dist.Chi2), _gamma_of),
+    dist.InverseGamma: lambda d, key, shape: d.rate / _gamma(d.concentration, key, shape),
     dist.Beta: _beta,
-    dist.ZeroInflatedPoisson: _zero_inflated,
-    ZeroInflatedProbs: _zero_inflated,
-    ZeroInflatedLogits: _zero_inflated,
+    **dict.fromkeys((dist.ZeroInflatedPoisson, ZeroInflatedProbs, ZeroInflatedLogits), _zero_inflated),
 }

@@ -11,26 +11,15 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+import numpyro
 from jax.sharding import Mesh
-from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import Dependence, abstract, used_inputs
-from dpppl.model import censoring, missing, refusals
-from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
-from dpppl.model.handlers import (
-    BindLatents,
-    BindRows,
-    Latent,
-    Observe,
-    explained,
-    explained_log_prob,
-    failing_explained,
-    log_prob_of,
-    made_up_value,
-    trace_of,
-)
+from dpppl.model import censoring, handlers, missing, refusals
+from dpppl.model.arguments import Arguments, Arrays, Model, Shapes, zeros
+from dpppl.model.handlers import BindLatents, BindRows, Latent, Observe, log_prob_of, made_up_value, trace_of
 from dpppl.model.indices import Table, followed
 from dpppl.model.public_values import captured
 from dpppl.model.refusals import MASK_CURE
@@ -39,7 +28,7 @@ from dpppl.model.structure import (
     Site,
     Structure,
     Trace,
-    is_factor,
+    is_observed,
     joint_name,
     log_weight,
     plate_dim,
@@ -88,9 +77,7 @@ class SplitModel:
     notes: tuple[str, ...] = ()
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def arrays(
-        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Mesh | None = None
-    ) -> tuple[Tree, Arrays]:
+    def arrays(self, args: tuple[Tree, ...], kwargs: dict[str, Tree], mesh: Mesh | None = None) -> tuple[Tree, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
         shard rows over.
 
@@ -107,8 +94,8 @@ class SplitModel:
         """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
 
         NaN where an index of the row is out of range (`indices`). Latents of the row are summed out: all joint values are tried.
-        `responses`: what to observe instead, by site, on a batch
-        of one row; where they give values to those latents, too, the log density of the row that they complete."""
+        `responses`: what to observe instead, by site, on a batch of one row; where they give values to those latents, too, the
+        log density of the row that they complete."""
         given = responses or {}
         if self.summed and self.summed[0][0] in given:
             return missing.log_density(self, z, row, public, dict(given))
@@ -168,11 +155,11 @@ class SplitModel:
 
     def placeholder_rows(self) -> Arrays:
         """One row of zeros."""
-        return {name: jnp.zeros(s.shape, s.dtype) for name, s in self.arguments.shapes(1).items()}
+        return zeros(self.arguments.shapes(1))
 
     def placeholder_public(self) -> Arrays:
         """Zeros for the Public arrays."""
-        return {name: jnp.zeros(s.shape, s.dtype) for name, s in self.arguments.public.items()}
+        return zeros(self.arguments.public)
 
     def _imputed(self) -> str:
         """A sentence on observed values that have latents in them; nothing where none have."""
@@ -192,7 +179,7 @@ class SplitModel:
             return {
                 "latent": {name: trace[name]["value"] for name in self.latents},
                 "prior": {site["name"]: jnp.sum(log_prob_of(site)) for site in self._sites(trace, False)},
-                "observed": {s["name"]: s["value"] for s in inside if s["is_observed"] and not is_factor(s)},
+                "observed": {s["name"]: s["value"] for s in inside if is_observed(s, self.data_plate)},
                 "likelihood": likelihood,
                 "deterministic": {name: s["value"] for name, s in trace.items() if s["type"] == "deterministic"},
             }
@@ -220,7 +207,7 @@ class SplitModel:
 
         def given(assignment: Arrays) -> tuple[Arrays, Arrays]:
             inside = self._sites(self._at(z, rows, public, num_rows, assignment, observe), True)
-            values = {s["name"]: s.get("given", s["value"]) for s in inside if s["is_observed"] and not is_factor(s)}
+            values = {s["name"]: s.get("given", s["value"]) for s in inside if is_observed(s, self.data_plate)}
             return self._by_row(inside, assignment), values
 
         if not self.summed:
@@ -261,7 +248,7 @@ class SplitModel:
             first = jnp.ravel(next(iter(rows.values())))[0]
             assignment = dict.fromkeys(dict(self.summed), (first != first).astype(int))
         bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, observe, held or {})
-        with explained():
+        with handlers.explained():
             return trace_of(self.model, self.arguments, bind, rows, public)
 
     def _sites(self, trace: Trace, inside: bool) -> list[Site]:
@@ -286,14 +273,21 @@ def split_model(
         )
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
-    with failing_explained(arguments.words), explained():
+    with handlers.failing_explained(arguments.words), handlers.explained():
         structure, program, outputs = _explore(model, arguments)
+
+    def again() -> object:
+        """The same of another call of the model, or the kind of its error where it fails."""
+        try:
+            return _seen(*_explore(model, arguments)[:2])
+        except Exception as error:
+            return type(error)
 
     try:
         return _split(model, args, kwargs, arguments, structure, (program, outputs), data_plate, variational)
     except Exception:
         first = _seen(structure, program)
-        if any(_again(model, arguments) != first for _ in range(2)):
+        if any(again() != first for _ in range(2)):
             raise UnsupportedModelError(refusals.CHANGES) from None
         raise
 
@@ -327,35 +321,17 @@ def _split(
     stand_ins = missing.stand_ins(split, structure.latents)
     deterministic, observed = check_dependence(split._terms, latents, arguments)
     refusals.check_latents(structure)
-    check_coupling(
-        split._rows,
-        latents,
-        arguments,
-        arguments.public_values(model, args, kwargs),
-        observed,
-        {name: structure.observed[name].axes[data_plate] for name in observed},
-        lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed(),
-    )
-    return replace(
-        split,
-        deterministic=deterministic,
-        missing=stand_ins,
-        notes=structure.notes(data_plate, deterministic),
-        dims=structure.dims,
-    )
+    axes = {name: structure.observed[name].axes[data_plate] for name in observed}
+    explain = lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed()  # noqa: E731
+    public = arguments.public_values(model, args, kwargs)
+    check_coupling(split._rows, latents, arguments, public, observed, axes, explain)
+    notes = structure.notes(data_plate, deterministic)
+    return replace(split, deterministic=deterministic, missing=stand_ins, notes=notes, dims=structure.dims)
 
 
 def _seen(structure: Structure, program: Traced) -> tuple[list[str], str]:
     """Names of latents and the text of a model's program, to compare two calls."""
     return list(structure.latents), re.sub(r"0x[0-9a-f]+", "", str(program))
-
-
-def _again(model: Model, arguments: Arguments) -> object:
-    """The same of another call, or the kind of its error where it fails."""
-    try:
-        return _seen(*_explore(model, arguments)[:2])
-    except Exception as error:
-        return type(error)
 
 
 def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Traced, Tree]:
@@ -367,13 +343,13 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
     outside: dict[str, Tree] = {}
 
     def run(rows: Arrays, public: Arrays) -> Tree:
-        with handlers.seed(rng_seed=0):
+        with numpyro.handlers.seed(rng_seed=0):
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
         samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        log_probs = {name: explained_log_prob(site) for name, site in samples.items()}
+        log_probs = {name: handlers.explained_log_prob(site) for name, site in samples.items()}
         limits = {name: censoring.leaves(site) for name, site in samples.items()}
         return list(outside.values()), values, log_probs, limits
 

@@ -17,8 +17,7 @@ from dpppl.types import Distribution, Numbers, Tree
 Site = dict[str, Tree]
 Trace = Mapping[str, Site]
 Shape = tuple[int, ...]
-NUM_NODES = 16
-"""How many values a continuous latent of a row is tried at."""
+NUM_NODES = 16  # how many values a continuous latent of a row is tried at
 # The trapezoidal rule under a normal density resolves likelihoods twice as sharp as the Gauss-Hermite rule of as many nodes,
 # whose outer nodes have almost no weight.
 _REACH = 4.5
@@ -158,6 +157,18 @@ def plate_dim(site: Site, plate: str) -> int:
 def is_factor(site: Site) -> bool:
     """Whether a site is numpyro.factor's."""
     return bool(site["infer"].get("is_auxiliary", False))
+
+
+def is_observed(site: Site, plate: str) -> bool:
+    """Whether a site of a trace observes a value in this plate, and is no factor."""
+    return site["type"] == "sample" and bool(site["is_observed"]) and not is_factor(site) and plate in plates_of(site)
+
+
+def scalar_of(support: Distribution) -> Tree:
+    """A support without the axes that were made part of an event."""
+    while isinstance(support, dist.constraints.independent):
+        support = support.base_constraint
+    return support
 
 
 def transform_of(site: Site) -> Tree:

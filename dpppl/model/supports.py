@@ -12,7 +12,7 @@ from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
+from dpppl.model.structure import Site, counted, is_observed, scalar_of, unwrapped
 from dpppl.types import Distribution, Tree
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
@@ -35,8 +35,7 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
 def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
     """The sites that a row observes, without factors; arguments as for `is_outside`."""
     trace = split.visit_observed(lambda site: None, z, row, public, first_values(split))
-    sites = [s for s in trace.values() if s["type"] == "sample" and s["is_observed"] and not is_factor(s)]
-    return [s for s in sites if split.data_plate in plates_of(s)]
+    return [site for site in trace.values() if is_observed(site, split.data_plate)]
 
 
 def first_values(split: SplitModel) -> Arrays:
@@ -54,8 +53,8 @@ def codes(split: SplitModel) -> tuple[str, ...]:
             name, fn = site["name"], site["fn"]
             if "left_out" in site["infer"]:  # the model's own reason
                 found[name] = site["infer"]["left_out"]
-            elif not isinstance(_scalar(fn.support), type(constraints.real)):
-                found[name] = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
+            elif not isinstance(scalar_of(fn.support), type(constraints.real)):
+                found[name] = f"site '{name}': {_code(unwrapped(fn), scalar_of(fn.support))}"
             if censoring.is_censored(fn) and censoring.declared(site):
                 found[name] += "; times and indicators must agree with the declared censoring times"
 
@@ -75,9 +74,7 @@ def _ids(split: SplitModel) -> list[str]:
             first = f"pass id - 1 for ids 1 to {table.lengths[0]}" if len(table.lengths) == 1 else "count ids from 0"
             lines.append(f"ids that index {what} go {ranges}; {first}, and mask rows without an id")
     if split.tables and not lines:
-        lines.append(
-            "numbers cast to integers must be finite and in the integers' range; mask rows where they are missing"
-        )
+        lines = ["numbers cast to integers must be finite and in the integers' range; mask rows where they are missing"]
     return [*dict.fromkeys(lines)]
 
 
@@ -102,7 +99,7 @@ def count(values: Mapping[str, np.ndarray]) -> int:
 
 
 def _is_outside(fn: Distribution, value: Tree) -> jax.Array:
-    support, mask = _scalar(fn.support), jnp.asarray(counted(fn))
+    support, mask = scalar_of(fn.support), jnp.asarray(counted(fn))
     entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
     is_finite = jnp.all(jnp.isfinite(value) | ~entries)
     if isinstance(support, _SHARES):
@@ -119,12 +116,6 @@ def _is_outside(fn: Distribution, value: Tree) -> jax.Array:
     bounds = [getattr(support, name) for name in ("lower_bound", "upper_bound") if hasattr(support, name)]
     on_boundary = jnp.any(jnp.stack([jnp.any((value == bound) & entries) for bound in bounds] or [jnp.zeros((), bool)]))
     return outside | (on_boundary & jnp.any(jnp.isneginf(fn.log_prob(value))))
-
-
-def _scalar(support: Distribution) -> Tree:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support
 
 
 def _code(fn: Distribution, support: Distribution) -> str:

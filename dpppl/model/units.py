@@ -52,9 +52,7 @@ class UnitSplit(SplitModel):
     max_rows: int = field(kw_only=True)
     of_rows: SplitModel = field(kw_only=True)
 
-    def arrays(
-        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Mesh | None = None
-    ) -> tuple[Tree, Arrays]:
+    def arrays(self, args: tuple[Tree, ...], kwargs: dict[str, Tree], mesh: Mesh | None = None) -> tuple[Tree, Arrays]:
         """The units' arrays (U, k, ...) with the mask (U, k), and the Public arrays, of a call as `grouped` made it."""
         if MASK not in kwargs:
             raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
@@ -84,9 +82,8 @@ class UnitSplit(SplitModel):
 
     def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
-        return self.of_rows.visit_observed(
-            visit, z, {n: x[0] for n, x in parts(self.of_rows, row)[0].items()}, public, assignment
-        )
+        first = {name: x[0] for name, x in parts(self.of_rows, row)[0].items()}
+        return self.of_rows.visit_observed(visit, z, first, public, assignment)
 
     @property
     def row(self) -> Shapes:
@@ -140,15 +137,19 @@ def split_in_units(
             f"{error} (The unit is larger than a row: the model sees {num_units * max_rows:,} rows, {max_rows} a unit, and its "
             "data plate takes its size from them, as in x.shape[0].)"
         ) from None
-    if inner.local or inner.params:
-        name, what = (
-            (inner.local[0], "a latent of each row") if inner.local else (next(iter(inner.params)), "a parameter")
-        )
+    of_row = [(n, "a latent of each row") for n in inner.local] + [(n, "a parameter") for n in inner.params]
+    for name, what in of_row:
         raise UnsupportedModelError(
             f"site '{name}' is {what}, which is not supported where the unit is larger than a row; marginalise the latent, give "
             "the parameter a prior, or leave unit out."
         )
-    _check_effects(inner, num_units)
+    for name, latent in inner.latents.items():
+        if num_units > 1 and num_units in latent.shape:
+            raise UnsupportedModelError(
+                f"site '{name}' has as many entries as there are units: only one person's rows inform "
+                "each entry, and the noise hides any one person. Marginalise it (a person's responses are then correlated), or "
+                "leave it out."
+            )
     own = {f.name: getattr(inner, f.name) for f in fields(SplitModel)} | {"num_rows": num_units}
     return UnitSplit(**own, max_rows=max_rows, of_rows=inner)
 
@@ -172,9 +173,8 @@ def responses_of(split: SplitModel, num_draws: int, may_share: bool = False) -> 
             f"site '{responses.missing[0]}' stands for missing values, which are not supported with centred clipping where the "
             f"unit is larger than a row; leave unit out, or {FLAT}."
         )
-    return UnitResponses(
-        split, num_draws, None, responses.scaled, responses.observed, responses.from_one_key, of_rows=responses
-    )
+    like = responses.scaled, responses.observed, responses.from_one_key
+    return UnitResponses(split, num_draws, None, *like, of_rows=responses)
 
 
 def grouped(
@@ -248,22 +248,10 @@ def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Tree, 
     starts = np.flatnonzero(np.diff(units, prepend=-1))
     rank = np.arange(len(rows)) - starts[units]
     index = np.repeat(rows[starts][:, None], max_rows, axis=1)
-    mask = np.zeros(index.shape, bool)
-    kept = rank < max_rows
-    index[units[kept], rank[kept]] = rows[kept]
-    mask[units[kept], rank[kept]] = True
+    mask, kept = np.zeros(index.shape, bool), rank < max_rows
+    places = units[kept], rank[kept]
+    index[places], mask[places] = rows[kept], True
     return index, mask
-
-
-def _check_effects(split: SplitModel, num_units: int) -> None:
-    """Refuse latents with an entry for each unit."""
-    for name, latent in split.latents.items():
-        if num_units > 1 and num_units in latent.shape:
-            raise UnsupportedModelError(
-                f"site '{name}' has as many entries as there are units: only one person's rows inform "
-                "each entry, and the noise hides any one person. Marginalise it (a person's responses are then correlated), or "
-                "leave it out."
-            )
 
 
 def _without_mask(kwargs: dict[str, object]) -> dict[str, Tree]:

@@ -16,18 +16,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl.jaxprs import (
-    REARRANGEMENTS,
-    called,
-    equations,
-    evaluate,
-    flattened,
-    inputs_of,
-    is_literal,
-    open_jaxpr,
-    programs,
-    walk,
-)  # fmt: skip
+from dpppl import jaxprs
+from dpppl.jaxprs import REARRANGEMENTS, evaluate, flattened, inputs_of, is_literal, walk
 from dpppl.row_program import linear_algebra as solves
 from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
 
@@ -53,7 +43,7 @@ class Marked:
         return self.log_likelihood(position, *rest)
 
     def value_and_gradient(
-        self, position: BySite, row: Tree, public: Tree, responses: object = None
+        self, position: BySite, row: Tree, public: Tree, responses: Tree = None
     ) -> tuple[Tree, Tree]:
         """The value, and its gradient in `position` with the mark."""
         rest = () if responses is None else (responses,)
@@ -119,9 +109,7 @@ def _in_two(
     num_smooth, inputs = sum(map(_is_smooth, shared)), inputs_of(program.jaxpr)
     flat, unflat = ravel_pytree([latents[k] for k in used])
 
-    def values_of(
-        wanted: Sequence[Atom], latents: Iterable[jax.Array], given: dict[Atom, jax.Array]
-    ) -> list[jax.Array]:
+    def values_of(wanted: Sequence[Atom], latents: Iterable[jax.Array], given: dict[Atom, Tree]) -> list[jax.Array]:
         return evaluate(program.jaxpr, dict(zip(inputs, [*program.consts, *latents, *others])) | given, wanted=wanted)
 
     makers = {equation.outvars[0]: equation for equation in program.jaxpr.eqns if solves.is_system(equation)}
@@ -190,7 +178,7 @@ def _by_products(function: Function) -> Function:
 
 def _backwards_only(program: Traced) -> bool:
     """Whether something in it has no derivative but its own, from results to arguments."""
-    return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
+    return any(equation.primitive.name.startswith("custom_vjp") for equation in jaxprs.equations(program))
 
 
 def _is_smooth(v: Tree) -> bool:
@@ -209,11 +197,8 @@ def _shared(program: Traced, num_latents: int, public: Sequence[bool]) -> tuple[
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}
-    makers: dict[Atom, int] = {}
-    nodes: dict[Atom, int] = {}
-    edges: dict[tuple[int, int], float] = {}
-    factorised: set[Atom] = set()
-    solutions: set[Atom] = set()
+    makers, nodes, edges = dict[Atom, int](), dict[Atom, int](), dict[tuple[int, int], float]()
+    factorised, solutions = set[Atom](), set[Atom]()
     for equation in reversed(program.jaxpr.eqns):
         if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
             factorised.update(v for v in equation.invars if not is_literal(v))
@@ -259,7 +244,7 @@ def _steady_work(program: Traced, steady: Sequence[bool]) -> float:
 
     def rule(equation: Equation, given: Sequence[bool]) -> list[bool]:
         nonlocal total
-        if (outputs := called(equation, given, rule, lambda *_: True)) is not None:
+        if (outputs := jaxprs.called(equation, given, rule, lambda *_: True)) is not None:
             return outputs
         total += _work(equation) * all(given)
         return [all(given)] * len(equation.outvars)
@@ -290,7 +275,7 @@ def _work(equation: Equation) -> float:
     """Cost of one equation for each row: the number of elementwise operations, from shapes."""
     shapes = [v.aval.shape for v in (*equation.invars, *equation.outvars)]
     numbers, name = sum(map(math.prod, shapes)), equation.primitive.name
-    inside = sum(_work(e) for program in programs(equation) for e in open_jaxpr(program).eqns)
+    inside = sum(_work(e) for program in jaxprs.programs(equation) for e in jaxprs.open_jaxpr(program).eqns)
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return float(numbers + _PRODUCT * math.prod(shapes[-1]) * math.prod(shapes[0][k] for k in contracted))

@@ -15,8 +15,7 @@ from dpppl.jaxprs import evaluate, flattened, inputs_of, is_literal, varying
 from dpppl.row_program.hoist import gradient, minimum_cut
 from dpppl.types import Atom, BySite, Function, Traced, Tree
 
-_MOST = 32
-"""The most numbers u: products of k x k matrices cost a row more than scores do beyond that."""
+_MOST = 32  # the most numbers u: products of k x k matrices cost a row more than scores do beyond that
 
 
 def scores_by_parameters(

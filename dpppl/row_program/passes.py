@@ -56,8 +56,7 @@ def leave_out_products(program: RowProgram) -> RowProgram:
 
 FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra)
 """For factors of a gradient, all of which are stored (`ghost_sum.stored`)."""
-GRADIENT: tuple[Pass, ...] = (*FACTORS, leave_out_products)
-"""For a statistic that is clipped as it is."""
+GRADIENT: tuple[Pass, ...] = (*FACTORS, leave_out_products)  # For a statistic that is clipped as it is
 
 
 def rewritten(program: Traced, holds_row: Sequence[bool], passes: Sequence[Pass]) -> RowProgram:

@@ -16,8 +16,9 @@ from numpyro.distributions import biject_to
 from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
 
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
+from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import name_of
-from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
+from dpppl.model.handlers import BindPlate, user_line
 from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
 from dpppl.types import BySite, Foreign, Function, Numbers, Tree

@@ -100,8 +100,8 @@ MUTATIONS = [
     Mutation("a share of the rows is printed", "dpppl.runs.session:session", "announce(report, before, request.notes,",
              'announce(report, before, [f"a row is {1.0 / len(next(iter(request.rows.values()))):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
     # Lengths, types, domains and edges taken from data
-    Mutation("a type as small as the values allow", "dpppl.model.array_likes:_as_array", "if isinstance(value, (*_ARRAYS, np.generic, type, list, tuple)): return value",
-             "if isinstance(value, (*_ARRAYS, np.generic, type, list, tuple)): return value.astype(np.int8) if getattr(value, 'dtype', None) == np.float32 and np.all(np.isin(value, (0, 1))) else value",
+    Mutation("a type as small as the values allow", "dpppl.model.array_likes:_as_array", "if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)): return value",
+             "if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)): return value.astype(np.int8) if getattr(value, 'dtype', None) == np.float32 and np.all(np.isin(value, (0, 1))) else value",
              FORM, ("SVI", "monkeypatch", "capfd")),
     Mutation("a histogram's edges from the longest row", "dpppl.runs.prelude:NormPhase.program", "self.statistic, z, rows, public,",
              "lambda *a: jax.numpy.roll(self.statistic(*a), int(any(np.any(np.abs(x) > 1e3) for x in map(np.asarray, jax.tree.leaves(self.rows))))), z, rows, public,",

@@ -18,7 +18,7 @@ MUTATIONS = [
     Mutation("only one of several limits counts", f"{CENSORING}observed", "for other in limits[1:]", "for other in limits[:1]",
              ZERO, ("competing",)),
     Mutation("left is right", f"{CENSORING}_inspected", "(left, right))", "(right, left))", ZERO, ("interval",)),
-    Mutation("times that the site observes", f"{CHECKS}_check_inputs", "observed and observed <= limits", "False",
+    Mutation("times that the site observes", f"{CHECKS}_check_inputs", "own and own.issubset(limits)", "False",
              REFUSED, ("known where censored",)),
     Mutation("a site that does not name in return", f"{CHECKS}_check_part", "or name not in censoring.declared(other)", "",
              REFUSED, ("not in return",)),
