@@ -304,7 +304,7 @@ def conflict(run: Verdict) -> Found:
 
 
 def misfit(run: Verdict) -> Found:
-    """The model is wrong by the ranks of responses. The variance of a sandwich is in `of_scores`."""
+    """The model is wrong by the ranks of responses. A sandwich is checked in `of_scores`."""
     lines = "; ".join(against(run))
     if not lines or run.widths.is_sandwich:
         return
