@@ -256,9 +256,7 @@ class Releases:
 
         def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
             nonlocal done, place
-            charged = None if self.charged is None else self.charged[done : done + repeats]
-            if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
-                raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
+            self._check(kind, noise_multiplier, done, repeats)
             name = kind
             if kind in HISTOGRAMS:
                 name, at = "bin", at._replace(of_curvature=kind == "curvature_bin")
@@ -278,6 +276,12 @@ class Releases:
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
         return ask
+
+    def _check(self, kind: str, noise_multiplier: float, done: int, repeats: int) -> None:
+        """Raises AssertionError where accesses after the first `done` would have less noise than they are charged for."""
+        charged = None if self.charged is None else self.charged[done : done + repeats]
+        if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
+            raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
 
 
 class Released(NamedTuple):

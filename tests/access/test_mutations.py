@@ -355,7 +355,7 @@ MUTATIONS = [
     Mutation("less noise than was charged", "dpppl.noise_aware.releases:Releases.asker", "self.key, noise_multiplier, walk",
              "self.key, 0.5 * noise_multiplier, walk",
              "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
-    Mutation("less noise than is charged goes unnoticed", "dpppl.noise_aware.releases:Releases.asker",
+    Mutation("less noise than is charged goes unnoticed", "dpppl.noise_aware.releases:Releases._check",
              "noise_multiplier >= max(charged) * (1.0 - 1e-9)", "noise_multiplier >= 0.9 * max(charged)",
              "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
     Mutation("a histogram that is not charged", "dpppl.noise_aware.plan:Plan.noise_multipliers", "for b in stage",
