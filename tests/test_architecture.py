@@ -166,7 +166,7 @@ ROOMS = {
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_264, 1_700),
     "session": ("runs processes", 2_428, 1_500),
-    "frame": ("frame", 384, 500),
+    "frame": ("frame", 500, 500),
     "findings": ("findings", 445, 430),
     "report": ("report", 800, 800),
     "mcmc": ("mcmc", 2_865, 1_400),
