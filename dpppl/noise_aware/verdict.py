@@ -255,8 +255,8 @@ def ignored(run: Verdict) -> Sequence[Finding]:
 def unknown_scale(run: Verdict) -> Found:
     """Scales that the run has not found."""
     scaled = (
-        "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
-        "with public constants or those of dpppl.private_scale, or raise the budget"
+        "where columns are in units of their own (years, euros) or nearly constant, write (x - centre) / scale in the model, "
+        "with public constants or those of dpppl.private_scale; where categories are rare, merge them; or raise the budget"
     )
     if not run.hidden < HIDDEN:
         yield refused(
