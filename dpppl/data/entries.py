@@ -108,8 +108,8 @@ def entries_of(column: Foreign) -> list[object]:
 
 
 def is_missing(entry: Foreign) -> bool:
-    """Whether an entry says that there is none: None, NaN, NaT, pandas' NA, or a tuple that holds one of these."""
-    if entry is None or (isinstance(entry, tuple) and any(map(is_missing, entry))):
+    """Whether an entry says that there is none: None, NaN, NaT, pandas' NA, or a tuple or set that holds one."""
+    if entry is None or (isinstance(entry, tuple | frozenset) and any(map(is_missing, entry))):
         return True
     try:
         return bool(entry != entry)

@@ -35,9 +35,11 @@ def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPubl
             return value
         if len(value) not in lengths:
             kind, length = type(value).__name__, " or ".join(f"{n:,}" for n in sorted(lengths))
+            is_other = all(2 * min(len(value), n) <= max(len(value), n) for n in lengths)
+            public = f", or, if it tells nothing of a row, dpppl.Public({label})" if is_other else ""
             raise ConfigurationError(
                 f"argument '{label}' is a {kind} of {len(value):,} entries, and the data have {length} rows: give a number for "
-                f"each row or, if it tells nothing of a row, dpppl.Public({label})."
+                f"each row{public}."
             )
         return numbers_of(value)
 

@@ -22,6 +22,7 @@ from dpppl.types import Atom, BySite, Equation, Function, Numbers, Traced, Tree
 
 _NUMPYRO = os.path.join(os.path.dirname(numpyro.__file__), "")
 _INLINED = {*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_COMPARES = {"lt", "le", "gt", "ge"}
 _PLACES = ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
 _PRODUCTS = {"dot_general", "conv_general_dilated"}
 _LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "pad", "split", "cumsum"}
@@ -38,13 +39,14 @@ class Table(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A value, None where latents enter it; whether the row does; the latents that do; and which of its numbers an index out of
-    range made, None where it cannot have."""
+    """A value, None where latents enter it; whether the row does; the latents that do; which of its numbers an index out of range
+    made, None where it cannot have; and which comparisons are of NaN."""
 
     value: Tree = None
     of_row: bool = False
     latents: frozenset[str] = frozenset()
     bad: Tree = None
+    unsure: Tree = None
 
 
 class _Place(NamedTuple):
@@ -129,6 +131,9 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
             if is_of_row and number is not None and jnp.issubdtype(jnp.result_type(number), jnp.inexact):
                 outputs = [output._replace(bad=_either(jnp.isnan(number), output.bad)) for output in outputs]
         return outputs
+    if name in _COMPARES and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
+        unsure = _either(*(jnp.isnan(x.value) for x in operands if x.of_row and x.value is not None))
+        return [x._replace(unsure=unsure) for x in _outputs(equation, operands, _passed(equation, operands))]
     within = (each for program in programs(equation) for each in jaxprs.equations(program))
     if all(operand.bad is None for operand in operands) and not any(map(_may_be_out, (equation, *within))):
         return _outputs(equation, operands)
@@ -193,12 +198,16 @@ def _may_be_out(equation: Equation) -> bool:
 
 
 def _casts(equation: Equation) -> bool:
-    """Whether an equation makes integers of numbers that no integer of this type need be."""
+    """Whether an equation makes integers of numbers that no integer of this type need be, or of comparisons."""
+    if equation.primitive.name in ("argmin", "argmax"):
+        return jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
     if equation.primitive.name != "convert_element_type":
         return False
     given, made = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     if jnp.issubdtype(given, jnp.inexact):
         return made == jnp.bool or jnp.issubdtype(made, jnp.integer)
+    if given == jnp.bool:
+        return jnp.issubdtype(made, jnp.integer)
     integers = jnp.issubdtype(given, jnp.integer) and jnp.issubdtype(made, jnp.integer)
     return integers and jnp.iinfo(made).bits < jnp.iinfo(given).bits
 
@@ -207,7 +216,11 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
     """Which outputs an index of the row that is out of range makes; None where there is none."""
     name, parameters, shape = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
     if _casts(equation) and operands[0].value is not None:
+        if equation.invars[0].aval.dtype == jnp.bool:
+            return None if operands[0].unsure is None else [jnp.broadcast_to(operands[0].unsure, shape)]
         _note(equation, frozenset(), place, ())
+        if name != "convert_element_type":
+            return [jnp.any(jnp.isnan(operands[0].value), axis=parameters["axes"])]
         return [_not_an_integer(jnp.asarray(operands[0].value), equation.outvars[0].aval.dtype)]
     if name == "clamp" and equation.outvars[0] in place.choices and operands[1].value is not None:
         low, index, high = (operand.value for operand in operands)

@@ -261,7 +261,7 @@ def unknown_scale(run: Verdict) -> Found:
     if not run.hidden < HIDDEN:
         yield refused(
             f"noise hides a direction of the latents that the data may know {run.hidden:,.0f} times as well as the prior does, "
-            f"while another one is well known: {scaled if run.has_columns else _MORE}."
+            f"while another one is well known: {run.unnamed or (scaled if run.has_columns else _MORE)}."
         )
 
 

@@ -150,7 +150,10 @@ def test_the_lines_of_a_text_file_are_its_rows(tmp_path):
     )
 
 
-@pytest.mark.parametrize("missing", [None, float("nan"), (1, float("nan")), ((None,), 2), ["a"], {}, pd.NA, pd.NaT])
+@pytest.mark.parametrize(
+    "missing",
+    [None, float("nan"), (1, float("nan")), ((None,), 2), frozenset({float("nan")}), ["a"], {}, pd.NA, pd.NaT],
+)
 def test_an_id_that_is_none_is_no_person(missing):
     assert _codes("person", ["a", missing, "b", missing, "a"]).tolist() == [0, -1, 1, -1, 0]
 

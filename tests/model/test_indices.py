@@ -78,6 +78,15 @@ CAST = {
     "small integers": (lambda z, r, p: z["u"][r["x"].astype(jnp.uint8)], (3.0,), (np.nan, -1.0, 256.0)),
     "yes or no": (lambda z, r, p: jnp.where(r["x"].astype(bool), z["u"][0], 1.0), (0.0, np.inf), (np.nan,)),
     "rounded": (lambda z, r, p: z["u"][jnp.int32(jnp.round(r["x"]))], (3.4,), (np.nan, 3.6)),
+    "nearest": (lambda z, r, p: z["u"][jnp.argmin(jnp.abs(r["x"] - jnp.arange(4.0)))], (0.0, 9.0), (np.nan,)),
+    "edges below": (lambda z, r, p: z["u"][jnp.sum(r["x"] > p["edges"][:3])], (0.0, 9.0), (np.nan,)),
+    "a dummy": (lambda z, r, p: z["u"][0] * (r["x"] > 1.0).astype(int), (0.0, 9.0), (np.nan,)),
+    "compared, handled": (
+        lambda z, r, p: z["u"][0] * jnp.where(jnp.isnan(r["x"]), 0, (r["x"] > 1.0).astype(int)),
+        (np.nan, 9.0),
+        (),
+    ),
+    "compared alone": (lambda z, r, p: jnp.where(r["x"] > 1.0, z["u"][0], 1.0), (np.nan, 9.0), ()),
     "bins": (lambda z, r, p: z["u"][jnp.searchsorted(p["edges"], r["x"])], (-9.0, 9.0), (np.nan,)),
     "too few effects": (lambda z, r, p: z["u"][:3][jnp.digitize(r["x"], p["edges"])], (1.5,), (2.5, np.nan)),
     "missing, handled": (

@@ -227,6 +227,33 @@ def test_cells_of_numbers_or_too_many_are_refused(columns):
         synthetic.fit_cells(dpppl.secret_key(), synthetic.table_model(schema), schema, {}, noise_multiplier=1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("--rows", "-5", "--rows"), ("--rows", "0", "--rows"), ("--datasets", "0", "--datasets"),
+        ("--datasets", "-1", "--datasets"), ("--out", "t.csv/sub", "t.csv"),
+    ],
+)  # fmt: skip
+def test_the_command_refuses_what_it_cannot_write_before_it_charges(name, value, named, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a\n" + "0\n1\n" * 50)
+    (tmp_path / "schema.json").write_text(json.dumps({"columns": [{"name": "a", "categories": [0, 1]}]}))
+    command = [
+        "synthesize",
+        "t.csv",
+        "--schema",
+        "schema.json",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-5",
+        "--ledger",
+        "ledger",
+    ]
+    assert main([*command, "--out", "tables", name, value]) == 1
+    assert named in capsys.readouterr().err and not (tmp_path / "ledger").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["synthetic.fit_cells", "NoiseAware"])
 def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys, monkeypatch):

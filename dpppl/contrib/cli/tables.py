@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpppl.contrib.synthetic import RULES, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
 from dpppl.data.entries import text_rows
@@ -14,6 +12,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
 from dpppl.report.report import PrivacyReport
+from dpppl.validation import positive_integer
 
 Answer = tuple[dict[str, object], str]
 
@@ -60,10 +59,13 @@ def _synthesize(options: argparse.Namespace) -> Answer:
     schema = Schema.from_json(options.schema)
     if options.out.exists():
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
+    for name, value in (("--datasets", options.datasets), ("--rows", 1 if options.rows is None else options.rows)):
+        positive_integer(value, name=name)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     (table, count), model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
     samples, report, verdict = _fitted(options, model, schema, table)
     rows = options.rows or count
-    options.out.mkdir(parents=True)
+    options.out.mkdir()
     (options.out / "report.json").write_text(report.to_json())
     (options.out / "report.html").write_text(to_html(report))
     if verdict.refusals and not options.allow_unconverged:
@@ -74,12 +76,11 @@ def _synthesize(options: argparse.Namespace) -> Answer:
     tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
         table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
-    about = _README.format(
+    (options.out / "README.txt").write_text(_README.format(
         count=options.datasets, rows=rows, cost=report.headline, verdict=verdict.line(), conditions=RULES["fully_synthetic"],
         order=", ".join(column.name for column in schema.columns), licence=options.licence,
         interactions=", with products of pairs" if options.interactions else "",
-    )  # fmt: skip
-    (options.out / "README.txt").write_text(about)
+    ))  # fmt: skip
     document = {"folder": str(options.out), "tables": len(tables), "rows": rows, "verdict": verdict.line()}
     return document | {"epsilon": report.epsilon, "delta": report.delta}, (
         f"{len(tables)} tables of {rows:,} rows in {options.out}, epsilon {report.epsilon:.4g} at delta {report.delta:g}\n"
@@ -91,7 +92,7 @@ def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any)
     """Samples of the posterior, its report and its verdict: from counts of all cells where these are few, else by NoiseAware."""
     count = max(1_000, options.datasets)
     budget = dict(target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger)
-    if (num_cells(schema) or np.inf) <= MOST_CELLS:
+    if 0 < (num_cells(schema) or 0) <= MOST_CELLS:
         found = fit_cells(secret_key(), model, schema, table, num_samples=count, **budget)
         return found.samples, found.report, found.details
     private = NoiseAware(model, num_samples=count, progress_bar=False, print_cost=False, **budget)
@@ -111,5 +112,4 @@ def _read(path: Path, schema: Schema) -> tuple[dict[str, list[str | None]], int]
             f"{path} is no table with rows whose first line names each of the columns {', '.join(wanted)} once."
         )
     places = [names.index(name) for name in wanted]
-    found = [[row[place] if row else None for place in places] for row in rows]
-    return dict(zip(wanted, map(list, zip(*found)))), count
+    return dict(zip(wanted, map(list, zip(*([row[k] if row else None for k in places] for row in rows))))), count
