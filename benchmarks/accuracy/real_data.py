@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dpppl
 from examples import data as tables
+from examples.demo import PUBLIC_LARGEST
 
 
 def logistic(x, y):
@@ -119,8 +120,7 @@ def _numbers(values):
     return np.asarray(values, np.float32)
 
 
-RAND = ["lncoins", "idp", "lpi", "fmde", "physlm", "disea", "hlthg", "hlthf", "hlthp"]
-RAND_MOST = [5, 1, 8, 9, 1, 60, 1, 1, 1]
+RAND = {**PUBLIC_LARGEST, "hlthp": 1}  # here `hlthf` is fair health alone
 
 
 def problem(name):
@@ -132,7 +132,7 @@ def problem(name):
         model = {"randhie": logistic, "randhie-poisson": poisson, "randhie-nb": negative_binomial}[name]
         visits = frame["mdvis"].to_numpy()
         y = _numbers(visits > 0) if name == "randhie" else visits.astype(np.int32)
-        return _frame(frame, RAND, RAND_MOST, model, y)
+        return _frame(frame, list(RAND), list(RAND.values()), model, y)
     if name == "fair":
         frame = _statsmodels("fair")
         names = [

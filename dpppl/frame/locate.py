@@ -60,7 +60,9 @@ def frame_line(charges: Sequence[Charge]) -> str | None:
 
 
 def checked_frame(frame: bool | None, fits: dict[str, bool]) -> bool:
-    """Whether a run with these settings starts at a frame, which is the default where all `fits`, by what is asked for."""
+    """Whether a run with these settings starts at a frame, which is the default where all `fits`, by what is asked for.
+
+    Raises ConfigurationError where the user asks for a frame that does not fit."""
     missing = [name for name, is_so in fits.items() if not is_so]
     if frame and missing:
         raise ConfigurationError(f"frame=True goes with {', '.join(missing)}: change that, or leave frame out.")
@@ -118,8 +120,11 @@ def _access_key(key: jax.Array) -> jax.Array:
 
 
 def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than
-    the prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count."""
+    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
+    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count.
+
+    A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
+    is what clipping and noise may hide of it."""
     frame, place, law = stage.surrogate.frame, stage.surrogate.frame.layout.place, stage.surrogate.curvature
     root, width = root_of(frame.from_latents(prior.covariance(frame))), law.values.shape[-1]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
@@ -133,7 +138,14 @@ def locator(
     model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None,
     mesh: Mesh | None,
 ) -> Locator:  # fmt: skip
-    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing."""
+    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing.
+
+    Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
+
+    - **args**, **kwargs** - the arguments, not yet grouped by unit.
+    - **key** - the run's.
+    - **charge** - see `frame_charge`.
+    - **unit**, **data_plate**, **mesh** - of the run."""
     scale = scale_of(charge)
     settings = NoiseAwareSettings(
         model, noise_multiplier=scale, unit=unit.ids, max_rows_per_unit=unit.max_rows if unit.ids else None,

@@ -47,7 +47,9 @@ class Bound:
 
 
 def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> Bound:
-    """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept."""
+    """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
+
+    Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
     unit = settings.unit
     args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
     weights = settings.weights

@@ -128,8 +128,9 @@ class Search:
         return {site: values[site] for site in self.shapes if site not in self._split.latents}
 
     def best(self) -> set[str]:
-        """The latents that enter the likelihood, with those replaced that deterministic sites can replace: each time by the
-        site that leaves the fewest coordinates."""
+        """The latents that enter the likelihood, with those replaced that deterministic sites can replace: each time by the site
+        that leaves the fewest coordinates. Where a site is affine in all that it replaces, the latents stay: their prior may be
+        normal."""
 
         def is_gain(before: set[str], after: set[str], name: str) -> bool:
             latents = before & set(self._split.latents)
@@ -248,7 +249,8 @@ class Coordinates:
 
     @classmethod
     def of(cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None) -> "Coordinates":
-        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data."""
+        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data. Without `public` Public
+        arrays are zeros. Raises ConfigurationError, naming the site, for sites named that cannot be coordinates."""
         search = Search(split, split.placeholder_public() if public is None else public)
         sites = search.best() if named is None else search.checked(named)
         return cls(split, {site: search.shapes[site] for site in sorted(sites)}, search.moved_by(sites))
@@ -302,8 +304,9 @@ class Coordinates:
         return drawn_from_prior(self.split, public, key, count)
 
     def prior(self, public: Arrays, key: jax.Array) -> tuple[Prior, bool]:
-        """The prior of the coordinates, and whether it is normal and they are all latents: exact where it is, else of draws,
-        cut off where a heavy tail would decide the variance."""
+        """The prior of the coordinates, and whether it is normal and they are all latents: exact where it is, else of draws, cut
+        off where a heavy tail would decide the variance. Of wide models it is normal only if the coordinates are independent
+        under it. Raises UnsupportedModelError for improper priors."""
         draws = self.draws(public, key)
         points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
         for site, values in draws.items():

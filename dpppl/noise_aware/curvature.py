@@ -172,7 +172,12 @@ def drawn(
     noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int, most: float = 1.0,
     along: Array | None = None,
 ) -> Curvature:  # fmt: skip
-    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`."""
+    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`.
+
+    - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.
+    - **scores**, **scores_std** - variance of the scores with noise, and the sd of that noise.
+    - **real** - (k, b), where there is no padding.
+    - **most**, **along** - see `_ratio`, and `_drawn_along`."""
     smallest = _SMALLEST * min(1.0 / np.linalg.eigvalsh(covariance).max(), std)
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     if along is not None:
@@ -182,9 +187,11 @@ def drawn(
 
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
-    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its
-    release, and a lognormal prior around the mean over all directions, which is what coordinates are made for
-    (`Frame.evened_along`)."""
+    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
+    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
+
+    Along the way from the prior mean a regression has another curvature than across it, which a prior that knows no directions
+    would not allow."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
     # from eigenvalues: along @ matrices @ along may be rounded to 0
     typical, present = values[:, 0].mean(axis=1), np.sum(values[:, 0] * (along @ vectors[:, 0]) ** 2, axis=1)
@@ -200,7 +207,11 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
 
 
 def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
-    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise."""
+    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
+
+    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
+    with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is infinite,
+    for a sandwich, the spread is 1, and `count` draws (count, ...) hold what the noise of J leaves open."""
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
     multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)

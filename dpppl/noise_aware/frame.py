@@ -123,7 +123,11 @@ class Frame(NamedTuple):
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
     def evened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Frame":
-        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and turned latents."""
+        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and turned latents.
+
+        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is evened
+        wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
+        proportion to the trace, and would hide that direction."""
         root = symmetric_root(covariance)
         values, vectors = np.linalg.eigh(root @ curvature @ root)
         values = np.maximum(values, 0.0)
@@ -139,7 +143,9 @@ class Frame(NamedTuple):
 
     def flattened(self, curvature: Array, error: float) -> tuple["Frame", float]:
         """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
-        much; and by what this multiplies the trace of what stands out."""
+        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues. Where several
+        directions stand out alike, units hide nothing, and the frame stays: rows that have what is rare would be long, and
+        clipped."""
         values, vectors = np.linalg.eigh(curvature)
         known = np.where(values > error, values, 0.0)
         if np.sum(known) ** 2 >= _ALONE * np.sum(known**2):

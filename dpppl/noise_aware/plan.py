@@ -149,7 +149,8 @@ def default_plan(
     scouts: Sequence[float] = SCOUTS,
 ) -> Plan:  # fmt: skip
     """Curvatures at the prior mean, which find the units of columns; five stages, each a curvature and gradients; then a last
-    curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars."""
+    curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars. The first access and the
+    last two stages come after histograms of norms and of curvatures, where these bounds are to be found."""
     stages: list[list[Block]] = [[Block("curvature", share)] for share in scouts]
     for gradient, curvature in zip(gradients, curvatures):
         stages.append([Block("curvature", curvature), Block("gradient", gradient, STEPS)])

@@ -146,7 +146,9 @@ class Sampler:
         return residual
 
     def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
-        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n)."""
+        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n). Latents that are coordinates
+        themselves or `moves` are placed where they fit, and the spread of all others is that of a linear residual around
+        these."""
         middle, width = middles_and_widths(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
@@ -167,7 +169,9 @@ class Sampler:
         return {name: jnp.asarray(np.array([f[name] for f in frames]), jnp.float32) for name in frames[0]}
 
     def _place(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree]:
-        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x."""
+        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x. The residual is affine in
+        the latents that are `moves`: these get the mean and covariance that they would have under a normal prior, given all
+        others."""
         given, own, at = self._given, self._own, self._at(frame, data)
         t = jnp.zeros_like(x).at[given].set(frame["around"] + frame["root"] @ x[given])
         if not len(own):
@@ -282,7 +286,13 @@ class Mixture(NamedTuple):
         return np.asarray(self.means[number] + times(root_of(self.covariances[number]), noise))
 
     def weighted(self, log_prior: Callable[[Array], Array], rng: np.random.Generator, count: int) -> Array | None:
-        """Draws (count, d) under another prior than the normal one, or None where the two differ too much for weights."""
+        """Draws (count, d) under another prior than the normal one, or None where the two differ too much for weights.
+
+        Of each normal distribution `_CANDIDATES` times as many are drawn, weighted by the priors' ratio, and resampled evenly
+        (Kitagawa 1996). The largest weights follow a generalised Pareto law, whose shape says whether weights can be trusted
+        (Vehtari, Simpson, Gelman, Yao, Gabry 2024).
+
+        - **log_prior** - the exact log density of coordinates (n, d), but for a constant."""
         from scipy.stats import genpareto
 
         numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
@@ -308,7 +318,8 @@ class Mixture(NamedTuple):
 def draw(
     coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Tree, key: jax.Array, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
-    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything."""
+    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Draws are independent
+    where the prior is normal, or so near to its normal law, within the posterior's range, that weights can be trusted."""
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     densities = jax.vmap(coordinates.log_prior, (0, None))
     log_prior = lambda x: np.asarray(run_once(densities, np.asarray(x, np.float32), public), float)  # noqa: E731

@@ -78,7 +78,11 @@ def found_bounds(
     num_rows: int,
     most: float = _PARTS[1],
 ) -> tuple[At, float]:
-    """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before."""
+    """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before. Also the part of
+    scores that the norm clips, over scores, by root mean squares.
+
+    - **sigma** - noise multipliers by kind of access.
+    - **most** - the largest quantile of curvatures that becomes the bound."""
     if "norm_bin" not in sigma:
         norm, bound = bounds.norm or at.norm, bounds.curvature or at.bound
         return at._replace(norm=norm, bound=bound, score_bound=bound), 1.0
@@ -185,7 +189,11 @@ class Sides(NamedTuple):
 
 def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
     """The sd on either side of the mean in units of the stated one, (n, 2), from `curvatures` (4, n) at the mean, below and
-    above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise."""
+    above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise.
+
+    The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
+    + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data. Sides count where one differs by
+    `FACTOR` from the stated sd, or from the other side."""
     centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
@@ -371,7 +379,8 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 
 
 def unsaturated(curvature: Array, ratio: Array) -> Array:
-    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it."""
+    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it. Rows that have what is
+    rare are long: along such columns clipping makes A small, and J smaller still."""
     values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
     typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)

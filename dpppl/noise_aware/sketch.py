@@ -61,7 +61,8 @@ class Sketch(NamedTuple):
         self, products: Array, frame: Frame, curvature: Array, unsure: Array, noise: float, num_rows: int
     ) -> tuple[Array, float, float]:
         """The variances (d,) that entries beside the blocks add to the gradient, the trace of curvature times spread for which
-        they do, and the share of directions in which the curvature may be 0."""
+        they do, and the share of directions in which the curvature may be 0. `unsure` (d,): the variance of the products that the
+        blocks explain; `noise`: that of the noise of products."""
         inside = frame.layout.scattered(np.diagonal(curvature, axis1=1, axis2=2))
         trace = float(np.sum(inside * self.variances))
         if not self.columns.shape[1]:
@@ -96,7 +97,9 @@ class Sketch(NamedTuple):
 def next_frame(
     frame: Frame, curvature: Array, left: Array, strength: Array, pieces: Sequence[Array]
 ) -> tuple[Frame, Array]:
-    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents."""
+    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents. The first block is made of the
+    directions `left` (d, n) in u that stand out beside the blocks, by `strength` (n,), and of those of the present first block in
+    which the `curvature` is least typical. One block alone stays."""
     layout, inverse = frame.layout, frame.inverse
     curvature = inverse.swapaxes(1, 2) @ curvature @ inverse
     if len(pieces) == 1:
@@ -149,7 +152,8 @@ class Release(NamedTuple):
 
     def hidden(self, covariance: Array) -> float:
         """How much better than the prior, of this `covariance` (k, b, b), the data may know a direction that noise hides: the
-        bound on the curvature's error over the prior precision along an eigenvector."""
+        bound on the curvature's error over the prior precision along an eigenvector. 0 where nothing is hidden, or no direction
+        stands clear of the noise (then the budget, and not the scale of columns, is the cause), or there are blocks."""
         if len(covariance) > 1:
             return 0.0
         values, vectors = np.linalg.eigh(self.curvature[0])
