@@ -8,6 +8,7 @@ from dpppl.contrib.audit.result import AuditResult
 from dpppl.contrib.plotting.axes import BLUE, GREY
 from dpppl.contrib.plotting.privacy import attack_picture
 from dpppl.errors import ConfigurationError
+from dpppl.findings.verdict import Verdict
 from dpppl.report.render import ABOUT
 from dpppl.report.report import PrivacyReport
 from dpppl.types import Document
@@ -27,20 +28,23 @@ _TEMPLATES.filters["number"] = lambda value: "no bound" if isinstance(value, str
 
 
 @checked
-def to_html(found: PrivacyReport | AuditResult, about: Mapping[str, str] | None = None) -> str:
+def to_html(
+    found: PrivacyReport | AuditResult, about: Mapping[str, str] | None = None, verdict: Verdict | None = None
+) -> str:
     """Lay a report or an audit out as a page of HTML that needs nothing else, for screens in light and dark, phones, and paper.
 
     - **found** - the report of a run, a plan or a query, or the result of an audit.
     - **about** - of a report, what only people know, by the names in `dpppl.report.render.ABOUT`; what is missing is marked open.
+    - **verdict** - of the run, `mcmc.verdict` or `result.verdict`: it says what may be concluded. A report of NoiseAware has it.
     """
     if isinstance(found, PrivacyReport):
-        return page(found.to_dict(about))
+        return page(found.to_dict(about), None if verdict is None else verdict.line())
     figure = _svg(attack_picture(found, axes=_axes())), "Points above the line refute the account, unless by chance."
     return _page(title=f"Audit: {found.audited}", headline=found.headline, rows=found.rows, figures=[figure])
 
 
-def page(document: Document) -> str:
-    """Lay out a report's `to_dict()`, also one that was read from its JSON."""
+def page(document: Document, verdict: str | None = None) -> str:
+    """Lay out a report's `to_dict()`, also one that was read from its JSON; `verdict`: the line of the run's verdict."""
     rates, costs = document["risk"]["trade_off"], document["risk"]["epsilon_of_delta"]
     errors = _axes(xlabel="false alarms, share", ylabel="used records missed, share")
     errors.plot([0, 1], [1, 0], color=GREY, linestyle="--")
@@ -52,7 +56,7 @@ def page(document: Document) -> str:
         figures.append((_svg(axes), "Each point is a guarantee; all hold at once."))
     noise = "; ".join(line for line in document["assumptions"] if "noise" in line.lower() or "keys" in line)
     title = f"Privacy report: {document['method']}"
-    return _page(**document, title=title, figures=figures, questions=ABOUT, implementation=noise)
+    return _page(**document, title=title, figures=figures, questions=ABOUT, implementation=noise, verdict=verdict)
 
 
 def _page(**content: Any) -> str:

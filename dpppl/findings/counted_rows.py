@@ -1,6 +1,6 @@
 """Rows that were clipped and rows that do not inform the posterior, from one noised count of each kind."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dpppl.access.clipping import Adaptive, Centred, Clipping, Normalised
@@ -91,8 +91,7 @@ class CountedRows(Verdict):
         kinds = kinds if self.outside is None else {"outside the support": self.outside} | kinds
         if self.std >= 1.0:
             return "hidden by the noise: its sd is above the number of rows"
-        shares = ", ".join(f"{name} {_percent(share)}" for name, share in kinds.items())
-        return f"{shares} of the rows, each ± {self.std:.1%}"
+        return told_shares(kinds, self.std)
 
     @property
     def _wrong(self) -> str:
@@ -103,6 +102,15 @@ class CountedRows(Verdict):
 
     def _share(self, share: float) -> str:
         return f"{_percent(share)} ± {self.std:.1%}"
+
+
+def told_shares(kinds: Mapping[str, float], std: float) -> str:
+    """Noised shares of rows with their kinds: "none" where noise explains them.
+
+    >>> told_shares({"not finite": -0.002, "gradient 0": 0.25}, 0.004)
+    'not finite none, gradient 0 25.0% of the rows, each ± 0.4%'"""
+    shares = (f"{name} {'none' if share < 2.0 * std else _percent(share)}" for name, share in kinds.items())
+    return f"{', '.join(shares)} of the rows, each ± {std:.1%}"
 
 
 def _percent(share: float) -> str:

@@ -12,7 +12,7 @@ from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.measured import Measured
 from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
-from dpppl.runs.private_runner import Facts
+from dpppl.runs.private_runner import Facts, Inputs
 from dpppl.types import Numbers
 
 
@@ -164,10 +164,10 @@ def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.n
 
 
 def chain_facts(
-    kernel: Dynamics, charges: Sequence[Charge], num_chains: int, num_rows: int | None = None,
-    assumed_public: tuple[str, ...] = (), failed_chains: tuple[int, ...] = (), measured: Measured | None = None,
+    kernel: Dynamics, charges: Sequence[Charge], num_chains: int, inputs: Inputs, failed_chains: tuple[int, ...] = (),
+    measured: Measured | None = None,
 ) -> Facts:  # fmt: skip
     """The report's lines about chains."""
     details = ChainDetails.of(kernel, charges, num_chains, failed_chains, measured)
-    mechanism = MechanismFacts.of(kernel.mechanism, num_rows)
-    return Facts(type(kernel).__name__, mechanism, details, num_rows, assumed_public)
+    mechanism = MechanismFacts.of(kernel.mechanism, inputs.num_rows)
+    return Facts(type(kernel).__name__, mechanism, details, inputs)

@@ -22,6 +22,7 @@ from dpppl.model.units import split_in_units
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
+from dpppl.runs.private_runner import Inputs
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.types import BySite, Function, Tree
 from dpppl.validation import checked_call, full_signature, optional, plain, positive, positive_integer
@@ -201,8 +202,7 @@ class DPKernel(Dynamics, MCMCKernel):
         charges = [self.charge(0, counted(count)) for count in counters]
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, self.start)
-        split = self._last_bound().split
-        facts = chain_facts(self, charges, len(counters), split.num_rows, split.assumed_public)
+        facts = chain_facts(self, charges, len(counters), Inputs.of(self._last_bound().split))
         return facts.report(charges, provenance, delta=delta, num_data=self.num_data, left_out=(_COUNTED,))
 
 

@@ -26,6 +26,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import Earlier, NormPhase, after_histogram, measure_norms
+from dpppl.runs.private_runner import Inputs
 from dpppl.runs.session import Run
 from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data, checked
@@ -197,7 +198,7 @@ class MCMC(MCMCSettings):
     def _begun(self, chains: Chains, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""
         split = chains.bound.split
-        self._ran_on, self._placement = (split.num_rows, split.assumed_public), described(chains.rows)
+        self._inputs, self._placement = Inputs.of(split), described(chains.rows)
         self._dims = split.dims
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, chains.start_values)
         cleared: Tree = None

@@ -19,7 +19,7 @@ from dpppl.report.provenance import Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
-from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import checked, checked_call, plain, positive_integer
 
@@ -70,7 +70,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
-        self._ran_on: tuple[int | None, tuple[str, ...]] = (None, ())
+        self._inputs = Inputs()
         self._dims: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         failed, measured = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
-        return chain_facts(self.calibrated_kernel(), charges, self.num_chains, *self._ran_on, failed, measured)
+        return chain_facts(self.calibrated_kernel(), charges, self.num_chains, self._inputs, failed, measured)
 
     # Results of the last run
 

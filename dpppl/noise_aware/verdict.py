@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from dpppl.findings import verdict
-from dpppl.findings.counted_rows import STANDS_OUT, CountedRows
+from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.coordinates import Known, Prior
@@ -216,12 +216,14 @@ class Verdict(Fit, verdict.Verdict):
         fit = (
             f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared {self.fit[1]:.1f} of "
             f"2; by value {place:+.3f} (0 expected), chi-squared {chi_squared:.1f}, the largest of {count}; third moment "
-            f"{self.skew[0]:+.3f} (0 expected), chi-squared {self.skew[1]:.1f}; a departure that moves estimates by "
-            f"{self.unseen:.1f} sd may pass unseen"
+            f"{self.skew[0]:+.3f} (0 expected), chi-squared {self.skew[1]:.1f}"
         )
-        silent = (
-            f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next to impossible "
-            f"{self.impossible[0]:.1%} ± {self.impossible[1]:.1%}"
+        kinds = {
+            "outside the support": self.outside, "not finite": self.missing, "next to impossible": self.impossible[0]
+        }  # fmt: skip
+        harm = (
+            f"{self.cut:.1%} of the scores is cut off, so a misfit too small to be noticed (half of the time) moves estimates by "
+            f"at most {self.unseen * self.cut:.2f} posterior sd"
         )
         bounds = f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates"
         widths = (
@@ -232,11 +234,15 @@ class Verdict(Fit, verdict.Verdict):
             ("verdict", self.line()),
             ("bounds", bounds),
             ("curvature", self.curvature + blocks),
-            ("rows clipped", f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; centred, so unbiased"),
+            (
+                "rows clipped",
+                f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; centred, so unbiased where the model fits",
+            ),
+            ("harm of clipping", harm),
             ("arrival", f"{self.arrival:.2f} sd; {agree}; {scatter}"),
             ("fit", fit),
             ("variance of scores", widths),
-            ("rows that say nothing", silent),
+            ("rows that say nothing", told_shares(kinds, max(self.share_std, self.impossible[1]))),
             *gaps,
             ("latents", ", ".join(counts)),
         ]

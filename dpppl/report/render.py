@@ -14,6 +14,8 @@ ABOUT = {
     "actors": "Who holds the data, who sees the results, and who is trusted with what?",
     "justification": "Why are this epsilon and delta, or this advantage, acceptable here?",
     "preprocessing": "What was looked at before this run, and was it accounted for?",
+    "usefulness": "How useful are the results, and for whom are they worse?",
+    "collection": "How were the data collected, and who may see them?",
     "date": "When was it run or published?",
 }
 """Facts that a report cannot know: names, and the questions that their texts answer."""

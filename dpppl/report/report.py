@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -33,6 +33,7 @@ NOT_COVERED = (
 )
 
 SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
+_MOST_NAMES = 20
 
 
 class Details(Protocol):
@@ -92,6 +93,7 @@ class PrivacyReport:
     - **details** - what the method adds.
     - **num_data** - the declared number of rows.
     - **num_rows** - number of rows of the arrays that ran.
+    - **variables**, **latents** - the private arguments with their numbers of a row, and the model's latents with their elements.
     - **assumed_public** - what the model captured, and its arguments that are not private, by name and type.
     - **ledger** - the ledger's own words, where there is one.
     - **left_out** - what was run and is not in the numbers, said first.
@@ -109,6 +111,8 @@ class PrivacyReport:
     details: Details
     num_data: int | None = None
     num_rows: int | None = None
+    variables: tuple[str, ...] = ()
+    latents: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
     ledger: str | None = None
     left_out: tuple[str, ...] = ()
@@ -216,9 +220,14 @@ class PrivacyReport:
             lines.append(warning)
         return lines + self.details.warnings()
 
+    @property
+    def num_units(self) -> int | None:
+        """The declared number of rows (of units), or that of the arrays that ran."""
+        return self.num_rows if self.num_data is None else self.num_data
+
     def delta_warning(self) -> str | None:
         """A warning about a delta that is not below 1 / number of rows, or None."""
-        rows = self.num_rows if self.num_data is None else self.num_data
+        rows = self.num_units
         if self.delta is None or rows is None or self.delta < 1.0 / rows:
             return None
         return f"delta is not below 1 / number of rows = {1 / rows:.2g}: a mechanism may publish whole rows."
@@ -246,6 +255,7 @@ class PrivacyReport:
         cap = "" if self.mechanism.batch_cap is None else f"; cap {self.mechanism.batch_cap} rows"
         return [
             ("method", f"{self.method}, {self.status}"),
+            *self._of_data(),
             *headline,
             *risk.risk_rows(self.risk),
             ("neighbouring data sets", self.unit.relation(self.mechanism.neighboring_relation)),
@@ -257,6 +267,12 @@ class PrivacyReport:
             ("noise multiplier", show_range(*self.noise_multipliers)),
             *self.details.rows(),
         ]
+
+    def _of_data(self) -> list[tuple[str, str]]:
+        """Lines on the data and the model."""
+        named = [("variables", self.variables), ("latents of the model", self.latents)]
+        lines = [(name, _listed(values)) for name, values in named if values]
+        return lines if self.num_units is None else [("records", f"{self.num_units:,}; this number is public"), *lines]
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """Titles and sentences below the rows."""
@@ -311,6 +327,12 @@ class PrivacyReport:
     def to_json(self, about: Mapping[str, str] | None = None) -> str:
         """`to_dict` as JSON text."""
         return json.dumps(self.to_dict(about), indent=2, allow_nan=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = [f"and {len(names) - _MOST_NAMES:,} more"] * (len(names) > _MOST_NAMES)
+    return ", ".join([*names[:_MOST_NAMES], *more])
 
 
 def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:

@@ -211,10 +211,12 @@ class Budget:
         """The report's line about the ledger."""
         if self.ledger is None:
             return None
-        name = self.ledger.name or os.path.basename(self.ledger.path)
+        name, left = self.ledger.name or os.path.basename(self.ledger.path), ""
+        if isinstance(self.ledger, PrivacyLedger):  # process 0's
+            left = f"what is left pays for one run of epsilon {self.ledger.remaining():.3g} on all rows. "
         return (
             f"The ledger '{name}' counts what is run on these data, epsilon {self.ledger.spent:.4g} so far of "
-            f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; what is run outside it adds to this."
+            f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; {left}Runs outside the ledger add to this."
         )
 
     def reserve_for(self, charges: Sequence[Charge], what: str, run_id: str | None = None) -> "Reservation":

@@ -1,6 +1,7 @@
 """Base class of `dpppl.MCMC`, `dpppl.SVI` and `dpppl.NoiseAware`: a budget, its report, and where rows and files lie."""
 
 import inspect
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from dpppl.accounting.unit import Unit
 from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
@@ -52,24 +54,50 @@ class Privacy:
     num_data: int | None = None
 
 
+class Inputs(NamedTuple):
+    """The model and the rows of a run, of which nothing is known before it.
+
+    - **num_rows** - number of rows, None before the run.
+    - **variables** - the private arguments and how many numbers a row has of each, in words.
+    - **latents** - the model's latents and their numbers of elements, in words.
+    - **assumed_public** - what is taken for public, in words."""
+
+    num_rows: int | None = None
+    variables: tuple[str, ...] = ()
+    latents: tuple[str, ...] = ()
+    assumed_public: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, split: SplitModel | None) -> "Inputs":
+        """Those of a model that was split for a run."""
+        if split is None:
+            return cls()
+        told = lambda sizes: tuple(name if n == 1 else f"{name} ({n:,})" for name, n in sizes.items())  # noqa: E731
+        of_row = {name: math.prod(shape.shape[1:]) for name, shape in split.arguments.rows.items()}
+        of_site = {name: math.prod(shape.shape) for name, shape in split.latents.items()}
+        return cls(split.num_rows, told(of_row), told(of_site), split.assumed_public)
+
+
 class Facts(NamedTuple):
     """A method's facts for a report.
 
     - **method** - its name.
     - **mechanism** - the mechanism of an access.
     - **details** - what the method adds.
-    - **num_rows** - number of rows of the last run, None before it.
-    - **assumed_public** - what is taken for public, in words."""
+    - **inputs** - the model and the rows of the last run."""
 
     method: str
     mechanism: MechanismFacts
     details: Details
-    num_rows: int | None = None
-    assumed_public: tuple[str, ...] = ()
+    inputs: Inputs = Inputs()
 
     def report(self, charges: Sequence[Charge], provenance: Provenance, **rest: Tree) -> PrivacyReport:
         """The report of some charges; `rest`: its other fields."""
-        return PrivacyReport(**self._asdict(), events=events_of(charges), provenance=provenance, **rest)
+        method, mechanism, details, inputs = self
+        return PrivacyReport(
+            method=method, mechanism=mechanism, details=details, **inputs._asdict(), events=events_of(charges),
+            provenance=provenance, **rest,
+        )  # fmt: skip
 
 
 class PrivateRunner(ABC):

@@ -24,7 +24,7 @@ from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
-from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import optimizers
 from dpppl.svi.convergence import TAIL, Convergence, tail_of
@@ -215,18 +215,18 @@ class SVISettings(Fixed, PrivateRunner):
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         objective, queries = self._objective, [charge for charge in charges if charge.is_query]
-        num_rows, captured = (None, ()) if objective is None else (objective.split.num_rows, objective.captured)
+        inputs = Inputs.of(None if objective is None else objective.split)
+        captured = () if objective is None else objective.captured
         steps = [charge for charge in charges if charge.is_steps]
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
         return Facts(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
-            mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, num_rows),
+            mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, inputs.num_rows),
             details=SVIDetails(
                 num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
                 counted=self._counted, frame=frame_line(charges),
             ),
-            num_rows=num_rows,
-            assumed_public=tuple(dict.fromkeys((*captured, *self._captured))),
+            inputs=inputs._replace(assumed_public=tuple(dict.fromkeys((*captured, *self._captured)))),
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, object]:

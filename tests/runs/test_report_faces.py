@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
@@ -256,9 +257,57 @@ def test_the_page_answers_what_nist_asks_or_says_that_it_is_open():
     ):
         assert question in asked
     assert "as agreed with the board" in asked and asked.count('<td class="open">') == 3
+    known = pages.to_html(plan("poisson"), dict.fromkeys(render.ABOUT, "told"))
+    assert known[known.index("What NIST SP 800-226 asks") :].count('<td class="open">') == 0
     assert len(page) < 300_000 and not re.search(r"https?://(?!www.w3.org)", page)
     levels = [int(level) for level in re.findall(r"<h(\d)", page)]
     assert levels[0] == 1 and set(levels[1:]) == {2}
+
+
+ASKED = {  # a lay reader's questions, and what must be in the answer of a run that was read, of one refused, and of a plan
+    "Who is protected?": (
+        "Each of the 3,000 records of the survey",
+        "Each of the 3,000 records",
+        "Each of the 1,000 records",
+    ),
+    "How sure is it?": ("right at most", "right at most", "If it runs as planned"),
+    "What may be concluded?": ("Statements about the population", "Nothing about the data", "open"),
+    "How many analyses are left?": (
+        "counts what is run on these data",
+        "what is left pays for one run of",
+        "Unknown: no ledger",
+    ),
+    "What if a person objects?": ("What was published stays", "What was published stays", "What was published stays"),
+}
+
+
+def test_the_page_answers_a_lay_reader(tmp_path):
+    """Of a run that may be read, one whose responses are wrong, and a plan. Mutant: the verdict is not asked."""
+    y = np.random.default_rng(0).normal(0.3, 1.0, size=3_000).astype(np.float32)
+    ledger = dpppl.PrivacyLedger(tmp_path / "survey", epsilon=5.0, delta=1e-5, full_batch_only=True)
+    documents, budget = [], dpppl.Privacy(epsilon=1.5, delta=1e-5, ledger=ledger)
+    for data in (y, np.where(np.arange(3_000) % 3, y, np.nan)):
+        private = dpppl.NoiseAware(normal_mean, privacy=budget, print_cost=False, progress_bar=False)
+        private.run(dpppl.secret_key(), data)
+        documents.append(private.privacy_report())
+    said = (
+        pages.to_html(documents[0], {"data_name": "the survey"}),
+        pages.to_html(documents[1]),
+        pages.to_html(plan("full")),
+    )
+    for number, page in enumerate(said):
+        answers = page.replace("&nbsp;", " ").split('<table class="plain">')[1].split("</table>")[0]
+        for question, expected in ASKED.items():
+            assert expected[number] in answers.split(f"{question}</th>")[1].split("</td>")[0]
+    rows = dict(documents[0].rows())
+    assert (rows["records"], rows["variables"], rows["latents of the model"]) == (
+        "3,000; this number is public",
+        "y",
+        "mean",
+    )
+    assert rows["rows that say nothing"].startswith("outside the support none, not finite none")
+    chain = pages.to_html(plan("full"), verdict=private.verdict)
+    assert "Nothing about the data: the program refuses this run" in chain
 
 
 def test_parts_add_up():

@@ -15,9 +15,8 @@ from dpppl.validation import checked, positive_integer
 
 @checked
 def datasets(
-    model: Function, samples: BySite, schema: Schema, rng_key: jax.Array, *, num_rows: int,
-    num_datasets: int = 20,
-) -> list[Any]:  # fmt: skip
+    model: Function, samples: BySite, schema: Schema, rng_key: jax.Array, *, num_rows: int, num_datasets: int = 20
+) -> list[Any]:
     """Draw synthetic tables, each from a posterior draw of its own: pandas data frames with the schema's names and dtypes.
 
     - **model** - `table_model(schema)`, or a model of yours with its arguments and a site for each column.

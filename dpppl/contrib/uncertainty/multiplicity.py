@@ -7,10 +7,8 @@ from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.validation import fraction
 
-Array = np.ndarray
 
-
-def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_discovery_rate: float = 0.05) -> Array:
+def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_discovery_rate: float = 0.05) -> np.ndarray:
     """Reject the nulls with the smallest posterior probabilities while their mean stays below a false discovery rate.
 
     - **bayes_factors** - of each null against its alternative, (K,): `NoiseAware.bayes_factor`.
@@ -32,6 +30,4 @@ def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_disc
     null = np.where(np.isinf(odds), 1.0, odds / (1.0 + np.where(np.isinf(odds), 0.0, odds)))
     order = np.argsort(null, kind="stable")
     expected = np.cumsum(null[order]) / np.arange(1, len(null) + 1)
-    rejected = np.zeros(len(null), bool)
-    rejected[order] = expected <= false_discovery_rate  # means of sorted numbers grow
-    return rejected
+    return expected[np.argsort(order)] <= false_discovery_rate  # means of sorted numbers grow
