@@ -22,7 +22,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dpppl.contrib import plotting
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
 SECONDS = "processor seconds"
@@ -166,10 +165,16 @@ def budget_curves(folder, name, selected, score, limits=None):
     level = found.pop("not private", {None: None})[None]
     if not found:
         return
-    axes = plotting.epsilon_against_utility(
-        found, without_privacy=level and np.mean(level), ylabel=f"{score} of test rows"
-    )
-    axes.set_ylim(limits)
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(6.0, 4.0), layout="constrained").subplots()
+    for method, scores in found.items():
+        means, sds = ([measure(scores[epsilon]) for epsilon in sorted(scores)] for measure in (np.mean, np.std))
+        axes.errorbar(sorted(scores), means, yerr=sds, marker="o", capsize=3, label=method)
+    if level:
+        axes.axhline(np.mean(level), color="black", linestyle=":", label="without privacy")
+    axes.set(xscale="log", xlabel="epsilon", ylabel=f"{score} of test rows", ylim=limits)
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
     axes.figure.savefig(folder / f"{name}.png", dpi=110)
 
 

@@ -84,8 +84,6 @@ WRONG = [
     (plotting.budget_spent, (None,), r"PrivacyLedger\.open"),
     (plotting.plan_picture, ({"rates": 1.0},), r"dpppl\.accounting\.plan"),
     (plotting.survival_plot, (np.ones((3, 4)),), "survival_curve"),
-    (plotting.epsilon_against_utility, ([0.8, 0.9],), "a dict by method"),
-    (plotting.epsilon_against_utility, ({"SVI": [0.8, 0.9]},), "a dict by method"),
     (plotting.mixing, (np.ones((2, 100)),), "get_samples"),
     (plotting.mixing, ({"w": "draws"},), "samples of 'w'"),
     (plotting.private_beside_prior, (DRAWS, np.ones((5, 2))), "a dict by site"),
@@ -132,18 +130,6 @@ def test_paths_of_chains_stand_in_bands_with_their_verdicts(axes):
     assert picture(axes) != b""
     with pytest.raises(dpppl.ConfigurationError, match="chains, draws"):
         plotting.mixing({"b": np.zeros(3)}, axes=axes)
-
-
-def test_a_score_by_epsilon(axes):
-    scores = {"NoiseAware": {1.0: [0.8, 0.9], 0.1: [0.6, 0.6]}, "SVI": {1.0: 0.7}}
-    plotting.epsilon_against_utility(scores, without_privacy=0.95, axes=axes)
-    line, _, (bars,) = axes.containers[0]
-    np.testing.assert_allclose(line.get_xydata(), [[0.1, 0.6], [1.0, 0.85]])
-    assert [tick.get_text() for tick in axes.get_xticklabels(which="both")] == ["0.1", "1"]
-    np.testing.assert_allclose(bars.get_segments()[1][:, 1], 0.85 + np.std([0.8, 0.9], ddof=1) * np.array([-1, 1]))
-    assert picture(axes) != b""
-    with pytest.raises(dpppl.ConfigurationError, match="positive"):
-        plotting.epsilon_against_utility({"a": {0.0: 1.0}}, axes=axes)
 
 
 def test_a_budget_over_runs(axes, tmp_path):

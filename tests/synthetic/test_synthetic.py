@@ -227,6 +227,26 @@ def test_cells_of_numbers_or_too_many_are_refused(columns):
         synthetic.fit_cells(dpppl.secret_key(), synthetic.table_model(schema), schema, {}, noise_multiplier=1.0)
 
 
+def test_covariates_of_a_schema_are_the_same_whatever_the_rows_hold():
+    """Labels and the width come from the schema; an entry that it does not know leaves its row out and moves no other.
+    Mutant: categories of the column."""
+    schema = Schema((Category("sex", ("F", "M", "X")), Number("age", 0, 100), Intervals("hours", (0, 10, 40))))
+    given = {"sex": ["F", "M", "F"], "age": ["20", "100", "50"], "hours": ["5", "20", "40"]}
+    x, labels = schema.design(schema.encoded(given)[0], ["age", "sex", "hours"])
+    assert labels == ("age", "sex=M", "sex=X", "hours")
+    np.testing.assert_allclose(x, [[-0.6, 0, 0, -0.75], [1.0, 1, 0, 0.25], [0.0, 0, 0, 0.25]], rtol=1e-6)
+    for entry in ("?", "", None, "1e400"):
+        columns, offset = schema.encoded({**given, "sex": [entry, "M", "F"], "age": [entry, "100", "50"]})
+        other, same = schema.design(columns, ["age", "sex", "hours"])
+        assert same == labels and other.dtype == np.float32 and np.isnan(offset).tolist() == [True, False, False]
+        np.testing.assert_array_equal(other[1:], x[1:])
+    for names in ("age", [], ["height"]):
+        with pytest.raises(
+            ConfigurationError, match="names is a list of the schema's columns, which are sex, age, hours"
+        ):
+            schema.design(columns, names)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "named"),
     [

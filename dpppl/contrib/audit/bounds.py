@@ -6,20 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dpppl import accounting
+from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.types import Function, Tree
 
 Array = np.ndarray
 _SHARES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 0.7, 1.0)
 _LARGEST = 40.0
 """Of epsilon and mu: a bound is not above."""
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of mu-Gaussian differential privacy."""
-    if mu <= 0.0:
-        return 0.0
-    return accounting.epsilon(accounting.GaussianEvent(noise_multipliers=((1.0 / mu, 1),)), delta, "gaussian")
 
 
 def many_runs(present: Array, absent: Array, *, delta: float, confidence: float, gaussian: bool) -> float:
@@ -42,7 +35,7 @@ def many_runs(present: Array, absent: Array, *, delta: float, confidence: float,
         if not gaussian:
             return math.log((true_low - delta) / false_high) if true_low > delta and false_high > 0 else 0.0
         mu = stats.norm.isf(false_high) - stats.norm.isf(true_low) if 0 < true_low and false_high < 1 else 0.0
-        return gaussian_epsilon(mu, delta)
+        return gaussian_epsilon(max(mu, 0.0), delta)
 
     level = 1 - (1 - confidence) / 2
     best = 0.0

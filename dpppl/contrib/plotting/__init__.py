@@ -7,12 +7,11 @@ of scores of private rows is a release that no report covers.
 
 from dpppl.contrib.plotting.posteriors import learned_share, mixing, private_beside_prior
 from dpppl.contrib.plotting.predictions import input_probability, predictive_band, survival_plot
-from dpppl.contrib.plotting.privacy import attack_picture, budget_spent, epsilon_against_utility, plan_picture
+from dpppl.contrib.plotting.privacy import attack_picture, budget_spent, plan_picture
 
 __all__ = [
     "attack_picture",
     "budget_spent",
-    "epsilon_against_utility",
     "input_probability",
     "learned_share",
     "mixing",

@@ -1,12 +1,11 @@
 """Pictures of what privacy costs: in accuracy, in width of intervals, and of a budget."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpppl.accounting import Plan
-from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, check_parts, new_axes
+from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, check_parts, new_axes
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 
@@ -47,51 +46,6 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     axes.axvline(plan.row_curvature, color=GREY, linestyle=":", linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="curvature of one row", ylabel="width of a 90 % interval")
     axes.legend(loc="upper left", frameon=False, fontsize="small")
-    return axes
-
-
-def epsilon_against_utility(
-    results: Mapping[str, Mapping[float, Any]], *, without_privacy: float | None = None, ylabel: str = "accuracy",
-    axes: "Axes | None" = None,
-) -> "Axes":  # fmt: skip
-    """A score by epsilon, a line a method: means of repeated runs, and their standard deviations as bars.
-
-    - **results**: by method, by epsilon, the score of each run: a number or (runs,).
-    - **without_privacy**: the score without privacy, a dotted line, or None.
-    - **ylabel**: what the score is.
-    - **axes**: matplotlib's Axes to draw on, or None for new ones.
-
-    Scores of private rows are releases of their own. Returns the Axes. Raises ConfigurationError where there is nothing to
-    draw, or an epsilon is not positive.
-
-    >>> axes = epsilon_against_utility({"NoiseAware": {0.1: [0.80, 0.81], 1.0: [0.84, 0.85]}})
-    >>> axes.get_xscale()
-    'log'
-    """
-    cure = 'a dict by method of dicts by epsilon: {"NoiseAware": {0.1: [0.80, 0.81], 1.0: 0.84}}'
-    for each in (results, *(results.values() if isinstance(results, Mapping) else ())):
-        check_parts(each, ("items", "values"), "results", cure)
-    if not any(results.values()):
-        raise ConfigurationError("there is nothing to draw: results is empty.")
-    if any(not epsilon > 0 for scores in results.values() for epsilon in scores):
-        raise ConfigurationError("epsilon must be positive.")
-    axes = new_axes(axes, figsize=(6.0, 4.0))
-    for number, (method, scores) in enumerate(results.items()):
-        colour, marker, style = STYLES[number % len(STYLES)]
-        epsilons = sorted(scores)
-        runs = [np.atleast_1d(np.asarray(scores[epsilon], float)) for epsilon in epsilons]
-        means, spreads = [run.mean() for run in runs], [run.std(ddof=1) if run.size > 1 else 0.0 for run in runs]
-        hollow = "white" if number >= len(STYLES) else colour
-        axes.errorbar(
-            epsilons, means, yerr=spreads, color=colour, marker=marker, ls=style, capsize=3, mfc=hollow, label=method
-        )
-    if without_privacy is not None:
-        axes.axhline(without_privacy, color="black", linestyle=":", label="without privacy")
-    axes.set(xscale="log", xlabel="epsilon", ylabel=ylabel)
-    ticks = sorted({epsilon for scores in results.values() for epsilon in scores})
-    axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
-    axes.set_xticks([], minor=True)
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
     return axes
 
 

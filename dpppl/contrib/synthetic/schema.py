@@ -250,6 +250,29 @@ class Schema:
             np.float32
         )
 
+    def design(self, columns: Mapping[str, Array], names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
+        """Covariates (N, D) float32 for a regression of yours, and a label for each.
+
+        - **columns** - as `encoded` returns them.
+        - **names** - the schema's columns to take, in order.
+
+        A category has an indicator for each value but the first; numbers, and midpoints of intervals, are scaled to [-1, 1].
+
+        >>> schema = Schema((Category("sex", ("F", "M")), Number("age", 0, 100)))
+        >>> x, labels = schema.design(schema.encoded({"sex": ["F", "M"], "age": [20, 100]})[0], ["sex", "age"])
+        >>> labels, x.tolist()
+        (('sex=M', 'age'), [[0.0, -0.6000000238418579], [1.0, 1.0]])
+        """
+        known = {column.name: column for column in self.columns}
+        if isinstance(names, str) or not names or not all(name in known and name in columns for name in names):
+            raise ConfigurationError(f"names is a list of the schema's columns, which are {', '.join(known)}.")
+        labels = []
+        for name in names:
+            values = getattr(known[name], "values", None)
+            labels += [name] if values is None else [f"{name}={value}" for value in values[1:]]
+        x = np.concatenate([np.asarray(known[name].features(columns[name])) for name in names], axis=1)
+        return x.astype(np.float32), tuple(labels)
+
 
 def _of_table(table: Foreign, name: str) -> Foreign:
     """A column of a table. Raises ConfigurationError, without a data value."""
