@@ -20,7 +20,7 @@ from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
-from dpppl.report.to_arviz import to_inference_data
+from dpppl.report.to_arviz import halves, to_inference_data
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
@@ -209,15 +209,16 @@ class NoiseAware(NoiseAwareSettings):
     @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
-        log likelihood, which would be private rows. Needs the [arviz] extra.
+        log likelihood, which would be private rows. Draws are given as two chains, from which ArviZ computes r-hat. Needs the
+        [arviz] extra.
 
         - **allow_unconverged** - whether to take samples that the verdict refuses without an UnconvergedWarning.
         - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
         """
         _found(self._samples, "to_arviz")
-        found = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
+        found = halves(self.get_samples(allow_unconverged=allow_unconverged))
         plates = {} if self._coordinates is None else self._coordinates.split.dims
-        return to_inference_data(jax.tree.map(np.asarray, found), self.privacy_report(), plates, coords, dims)
+        return to_inference_data(found, self.privacy_report(), plates, coords, dims)
 
 
 def _found(result: T | None, name: str) -> T:

@@ -4,6 +4,8 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from dpppl.errors import ConfigurationError
 from dpppl.types import Tree
 
@@ -37,7 +39,9 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
 
 
 def plain(value: object) -> Tree:
-    """JSON's form of a value: lists for tuples, strings for numbers that are not finite."""
+    """JSON's form of a value: lists for tuples and arrays, strings for numbers that are not finite."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -68,6 +72,11 @@ def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy
     parts.append(f"<details><summary>{title}</summary>{_table(rows)}")
     parts += [f"<p>{name}</p>{_list(sentences)}" for name, sentences in sections if name != "Warnings"]
     return "".join(parts) + "</details>"
+
+
+def cell(words: str, report: str) -> str:
+    """For notebooks: an object in words, and the cell of its report."""
+    return f"<pre>{html.escape(words)}</pre>{report}"
 
 
 def _words(sentence: str) -> str:

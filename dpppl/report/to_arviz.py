@@ -2,9 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from dpppl.errors import ConfigurationError
 from dpppl.report.report import PrivacyReport
 from dpppl.types import Document, Foreign, Tree
+
+
+def halves(draws: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Independent draws by site, (S, ...), as two chains (2, S / 2, ...), which ArviZ's r-hat needs; as one where S is odd."""
+    arrays = {site: np.asarray(value) for site, value in draws.items()}
+    return {site: x.reshape(1 if len(x) % 2 else 2, -1, *x.shape[1:]) for site, x in arrays.items()}
 
 
 def to_inference_data(

@@ -15,6 +15,7 @@ from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.split import SplitModel
+from dpppl.report import render
 from dpppl.report.provenance import Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
@@ -180,6 +181,10 @@ class PrivateRunner(ABC):
         """The cost of everything run so far: interrupted runs and queries included."""
         start = None if self._provenance.starts else self._first_start
         return self._report(self.budget.charged, self._provenance.and_now(self._provenance.status, start=start))
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the runner in words, and its privacy report."""
+        return render.cell(repr(self), self.privacy_report()._repr_html_())
 
 
 def _alone(privacy: object, short: Privacy) -> Privacy:

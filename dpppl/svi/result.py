@@ -17,8 +17,9 @@ from dpppl.findings.verdict import warn_of
 from dpppl.information_flow.row_free import proved
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.randomness import keys
+from dpppl.report import render
 from dpppl.report.report import PrivacyReport
-from dpppl.report.to_arviz import to_inference_data
+from dpppl.report.to_arviz import halves, to_inference_data
 from dpppl.runs.driver import TRACING
 from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective, check_params
@@ -197,8 +198,9 @@ class SVIResult:
         - **params** - constrained parameters by name; None: the averaged ones.
         - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
 
-        It holds no observed data and no log likelihood: both would be private rows."""
-        draws = {name: np.asarray(x)[None] for name, x in self.sample_posterior(rng_key, num_samples, params).items()}
+        Draws are independent; they are given as two chains, from which ArviZ computes r-hat. It holds no observed data and no log
+        likelihood: both would be private rows."""
+        draws = halves(self.sample_posterior(rng_key, num_samples, params))
         return to_inference_data(draws, self.report, self._with_functions("to_arviz").split.dims, coords, dims)
 
     def __repr__(self) -> str:
@@ -207,6 +209,9 @@ class SVIResult:
         )
         shapes = [f"{name} {_shape(value)}" for name, value in self.last_params.items()]
         return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
+
+    def _repr_html_(self) -> str:
+        return render.cell(repr(self), self.report._repr_html_())
 
     def __getstate__(self) -> dict[str, object]:
         assert self.convergence  # a pickle holds it instead of the functions

@@ -330,7 +330,9 @@ def test_a_run_spends_its_budget_once(compiled_once, capsys):
     printed = capsys.readouterr().out
     assert "verdict:" in printed and "w[0]" in printed
     assert {"verdict", "rows clipped", "fit", "latents"} <= {name for name, _ in report.rows()}
-    attributes = found.to_arviz(allow_unconverged=True).attrs
+    exported = found.to_arviz(allow_unconverged=True)
+    attributes = exported.attrs
+    assert exported.posterior["w"].shape == (2, 250, 3) and "Privacy report" in found._repr_html_()
     assert "verdict" in attributes["privacy_report"]
     predictive = numpyro.infer.Predictive(model, {"w": samples})
     assert predictive(jax.random.key(0), x[:5], None)["y"].shape == (500, 5)

@@ -1,5 +1,7 @@
 """Runs that start at a frame: its coordinates, what it costs, what is refused, and that the posterior is right."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ import dpppl
 from dpppl import ConfigurationError
 from dpppl.access.norm_histogram import Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
+from dpppl.contrib import pages
 from dpppl.frame.guides import Movement
 from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
 from dpppl.frame.metric import Metric
@@ -262,3 +265,8 @@ def test_a_run_from_a_frame_costs_what_was_planned_and_finds_the_posterior(make,
     assert np.abs((drawn.mean(axis=0) - mean) / sd).max() < 3.0
     assert np.all((drawn.std(axis=0) / sd > 0.4) & (drawn.std(axis=0) / sd < 3.0))
     assert ledger.spent == pytest.approx(report.epsilon, rel=1e-3)
+    assert json.loads(report.to_json())["epsilon"] == report.epsilon  # arrays are in its details
+    assert "Privacy report" in thing._repr_html_() and "In plain words" in pages.to_html(report, verdict=thing.verdict)
+    shown = thing if make is mcmc_of else result
+    arguments = () if make is mcmc_of else (jax.random.key(2), 10)
+    assert shown.to_arviz(*arguments).attrs["epsilon"] == str(report.epsilon)

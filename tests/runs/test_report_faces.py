@@ -149,6 +149,11 @@ def test_the_page_needs_nothing_else(name):
     assert page == pages.page(json.loads(report.to_json({"data_name": "<Survey & co>", "date": "2024-05-01"})))
 
 
+def test_arrays_in_details_are_lists_of_a_document():
+    found = render.plain({"times": np.array([1.0, np.inf]), "share": np.float32(0.5), "sites": (np.int64(2),)})
+    assert json.dumps(found) == '{"times": [1.0, "inf"], "share": 0.5, "sites": [2]}'
+
+
 def test_notebooks_show_the_headline_first():
     report = plan("dear")
     cell = Outline(report._repr_html_())
