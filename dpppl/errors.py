@@ -69,7 +69,7 @@ class LedgerError(DPPPLError):
 
 
 class ProcessError(DPPPLError):
-    """Another process of the run failed, or is out of step: see its output. Steps already started are charged."""
+    """Another process of the run failed, or is out of step: see its output; or this one was forked. Steps begun are charged."""
 
     code = "DP09"
 

@@ -4,6 +4,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -148,7 +149,7 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
         bound = check_bound(signature, (self, *args), kwargs, cls.__name__, names, reasons)
         for name, value in bound.arguments.items():
             if signature.parameters[name].annotation is bool:
-                _check_declared(name, value, signature.parameters[name])
+                _check_declared(name, value, signature.parameters[name], cls.__doc__)
         init(self, *args, **kwargs)
 
     return checked
@@ -162,22 +163,23 @@ def checked_type(cls: type[T]) -> type[T]:
 
 def checked_fields(cls: type[T]) -> type[T]:
     """A data class whose `__init__` is checked, as by `checked`."""
-    setattr(cls, "__init__", checked(vars(cls)["__init__"], cls.__name__))  # noqa: B010
+    setattr(cls, "__init__", checked(vars(cls)["__init__"], cls.__name__, cls.__doc__))  # noqa: B010
     return cls
 
 
-def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
+def checked(function: Callable[P, R], name: str | None = None, doc: str | None = None) -> Callable[P, R]:
     """A function whose arguments are checked by its signature: their names and number, and the types of those that it declares as
-    a number, text, a truth value, a function, a sequence or a mapping. A wrong call raises ConfigurationError."""
+    a number, text, a truth value, a function, a sequence, a mapping or a class of dpppl. A wrong call raises ConfigurationError,
+    with what the docstring says of an argument of another type."""
     signature = inspect.signature(function)
-    names = [parameter for parameter in signature.parameters if parameter != "self"]
+    names = [parameter for parameter in signature.parameters if parameter not in ("self", "cls")]
     told = function.__name__ if name is None else name
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = check_bound(signature, args, kwargs, told, names, {})
         for parameter, value in bound.arguments.items():
-            _check_declared(parameter, value, signature.parameters[parameter])
+            _check_declared(parameter, value, signature.parameters[parameter], doc or function.__doc__)
         return function(*args, **kwargs)
 
     return wrapper
@@ -224,7 +226,7 @@ _DECLARED: dict[str, tuple[Any, str]] = {
 }
 
 
-def _check_declared(name: str, value: object, parameter: inspect.Parameter) -> None:
+def _check_declared(name: str, value: object, parameter: inspect.Parameter, doc: str | None) -> None:
     """Raise ConfigurationError where an argument is not of the type that its annotation declares, as far as this knows it."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or value is parameter.default:
         return
@@ -251,6 +253,10 @@ def _check_declared(name: str, value: object, parameter: inspect.Parameter) -> N
         cure = f"; write [{name}]"
     elif kind in ("Sequence", "Mapping") and hasattr(value, name):
         cure = f"; give its .{name}"
+    if said := re.search(
+        rf"- \*\*(?:\w+\*\*, \*\*)*{name}\*\*.*?(?: -|:) (.+?)(?:\.\s|\.?$|\n\n|\n +- \*\*)", doc or "", re.DOTALL
+    ):
+        cure += f" ({name}: {' '.join(said[1].replace('`', '').split())})"
     raise ConfigurationError(f"{name} must be {what}, got {'None' if value is None else a(given)}{cure}.")
 
 

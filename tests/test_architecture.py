@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "validation": {"errors"},
     "accounting": {"errors", "validation"},
     "randomness": {"types", "errors", "processes", "validation"},
-    "data": {"types", "errors", "processes"},
+    "data": {"types", "errors", "processes", "validation"},
     "subsampling": {"types", "errors", "validation", "randomness"},
     "information_flow": {"types", "errors", "jaxprs", "randomness", "validation"},
     "model": {"types", "errors", "data", "jaxprs", "information_flow", "validation"},

@@ -1,10 +1,13 @@
+import functools
+import inspect
 import math
 
 import numpy as np
 import pytest
 
 import dpppl
-from dpppl import accounting
+from dpppl import accounting, information_flow
+from dpppl.contrib import audit, pages, plotting, registry, synthetic, tuning, uncertainty
 from dpppl.errors import ConfigurationError
 from dpppl.validation import check_num_data, check_target, positive, positive_integer
 
@@ -95,3 +98,79 @@ def test_public_functions_check_their_arguments(call, words):
     with pytest.raises(ConfigurationError) as caught:
         call()
     assert words in str(caught.value)
+
+
+SCHEMA = synthetic.Schema((synthetic.Category("sex", ("F", "M")),))
+RETURNED = {
+    "AuditResult", "CellDetails", "CellFit", "Checked", "Combined", "Plan", "PrivacyReport", "PrivacySpent", "PrivateScale",
+    "PrivateScore", "ProofReport", "Replayed", "Roles", "SVIResult", "SurvivalCurve", "TradeOff", "VarianceParts",
+}  # fmt: skip
+"""Records that functions return, and a tuple for who writes a door: nobody calls these."""
+WITHOUT_A_RUN = {
+    dpppl.MCMC: "run warmup get_samples get_extra_fields get_weights verdicts print_summary to_arviz privacy_plan privacy_report",
+    dpppl.NoiseAware: "run sample_again get_samples print_summary to_arviz privacy_plan privacy_report",
+    dpppl.SVI: "run init update evaluate get_params estimate_elbo estimate_accuracy privacy_plan privacy_report",
+    dpppl.SVIResult: "averaged_params noise_aware_params sample_posterior to_arviz privacy_report",
+    dpppl.PrivacyReport: "epsilon_at epsilon_for_group to_dict to_json", dpppl.PrivateScale: "epsilon_at",
+    dpppl.PrivateScore: "epsilon_at interval p_value", dpppl.PrivacyLedger: "open admits events_of remaining report",
+    accounting.TradeOff: "delta bayes_risk false_negative_rate true_positive_rate positive_predictive_value inference_success",
+    accounting.SelectionEvent: "draw", accounting.Plan: "width_at", dpppl.Poisson: "of_batch",
+    synthetic.Schema: "encoded from_json", synthetic.Combined: "interval",
+}  # fmt: skip
+"""By class, methods that users call: on an object without attributes, so that nothing else is looked at first."""
+
+
+def public():
+    """Functions and classes that users call, by name, and what they are inside."""
+    for module in (dpppl, accounting, audit, information_flow, plotting, synthetic, uncertainty):
+        for name in set(module.__all__) - RETURNED:
+            found = getattr(module, name)
+            if callable(found) and not (isinstance(found, type) and issubclass(found, Exception)):
+                yield f"{module.__name__}.{name}", found, found
+    for function in (tuning.tune, pages.to_html, registry.card):
+        yield function.__name__, function, function
+    for cls, names in WITHOUT_A_RUN.items():
+        for name in names.split():
+            found = getattr(cls, name)
+            bound = functools.partial(found, SCHEMA if cls is synthetic.Schema else object.__new__(cls))
+            yield f"{cls.__name__}.{name}", found if inspect.ismethod(found) else bound, found
+
+
+def required(function):
+    """Names of the arguments that a call has to give."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    given = inspect.signature(function).parameters.values()
+    return [p.name for p in given if p.default is p.empty and p.kind in kinds and p.name not in ("self", "svi")]
+
+
+TAKES_ANYTHING = ("dpppl.DPSG", "dpppl.Public", "MCMC.", "NoiseAware.", "SVI.")
+"""What a kernel or a run is given is refused with the model and the data: `test_wrong_calls`."""
+
+
+def test_every_public_function_says_what_is_wrong_with_its_arguments():
+    """A name that it does not have, no argument, too many, objects of no kind: the message names the function or an argument, and
+    what it takes."""
+    wrong, count = {}, 0
+    for name, call, function in public():
+        needed = required(function)
+        calls = {"a name": ((), {"zzz": 1}), "many": ((object(),) * 40, {})}
+        calls |= {"none": ((), {}), "objects": ((), dict.fromkeys(needed, object()))} if needed else {}
+        if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values()):
+            del calls["many"]
+        for what, (args, kwargs) in calls.items():
+            if what == "objects" and name.startswith(TAKES_ANYTHING):
+                continue
+            count += 1
+            try:
+                call(*args, **kwargs)
+                wrong[name, what] = "nothing was raised"
+            except dpppl.DPPPLError as error:
+                known, words = (
+                    [name.rpartition(".")[2], *inspect.signature(function).parameters],
+                    ("must", "needs", "give", ":", ";"),
+                )
+                if not all(any(each in str(error) for each in some) for some in (known, words)):
+                    wrong[name, what] = str(error)
+            except Exception as error:
+                wrong[name, what] = repr(error)
+    assert not wrong and count > 250, (count, wrong)

@@ -187,11 +187,6 @@ def _cost(
     group_size: int = 1,
 ) -> Callable[[float], float]:
     accountants.check_delta(target_delta)
-    if not callable(make_event):
-        raise ConfigurationError(
-            f"make_event is a {type(make_event).__name__}; give a function of the number that is looked for: "
-            "lambda sigma: GaussianEvent(noise_multipliers=((sigma, 400),))."
-        )
     try:
         inspect.signature(make_event).bind(1.0)
     except TypeError as error:

@@ -100,7 +100,10 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
     >>> round_down(np.array([2.0, 1.0, 2.0]))
     ((1.0, 1), (2.0, 2))
     """
-    sigmas = np.asarray(noise_multipliers, dtype=np.float64).ravel()
+    try:
+        sigmas = np.asarray(noise_multipliers, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise ConfigurationError("noise_multipliers must be an array of numbers, one for each access.") from None
     if not (np.all(np.isfinite(sigmas)) and np.all(sigmas >= 0)):
         raise ConfigurationError("every noise multiplier must be finite and not negative.")
     values, counts = np.unique(sigmas, return_counts=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events, as_events
-from dpppl.errors import ConfigurationError
 from dpppl.validation import checked
 
 
@@ -38,19 +38,9 @@ def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> li
     [('a', 0.73, 0.73), ('b', 0.73, 1.06)]
     """
     total, found = as_events(before), []
-    if not isinstance(runs, Mapping):
-        raise ConfigurationError(
-            f"runs is a {type(runs).__name__}; give a dict of events by name: {{'first': [event]}}."
-        )
     for name, events in runs.items():
         own = as_events(events)
         total = (*total, *own)
-        found.append(
-            Priced(
-                name=name,
-                epsilon=accountants.epsilon(own, delta),
-                advantage=accountants.delta(own, 0.0),
-                total_epsilon=accountants.epsilon(total, delta),
-            )
-        )
+        prices: Any = dict(epsilon=accountants.epsilon(own, delta), total_epsilon=accountants.epsilon(total, delta))
+        found.append(Priced(name=name, advantage=accountants.delta(own, 0.0), **prices))
     return found

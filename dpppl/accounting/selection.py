@@ -19,7 +19,7 @@ import numpy as np
 
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked_fields
+from dpppl.validation import a, checked, checked_fields
 
 _LEAST_GAMMA = 1e-12
 
@@ -48,7 +48,9 @@ class SelectionEvent:
     shape: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if not self.candidates or not all(isinstance(each, list | tuple) and each for each in self.candidates):
+        given: object = self.candidates
+        is_nested = isinstance(given, list | tuple) and all(isinstance(each, list | tuple) and each for each in given)
+        if not (given and is_nested and all(isinstance(e, GaussianEvent) for c in self.candidates for e in c)):
             raise ConfigurationError(
                 "a selection has at least one candidate, each with at least one GaussianEvent: candidates=((event,),)."
             )
@@ -96,8 +98,11 @@ class SelectionEvent:
         """The parameter of the truncated negative binomial."""
         return _gamma(self.mean, self.shape)
 
+    @checked
     def draw(self, rng: np.random.Generator) -> int:
         """A number of runs. It must stay secret."""
+        if not isinstance(rng, np.random.Generator):
+            raise ConfigurationError(f"rng is {a(type(rng).__name__)}; give numpy.random.default_rng().")
         if self.shape is None:
             return int(rng.poisson(self.mean))
         if self.shape == 0:

@@ -73,6 +73,7 @@ class TradeOff:
     def false_negative_rate(self, false_positive_rate: float) -> float: ...
     @overload
     def false_negative_rate(self, false_positive_rate: Array) -> Array: ...
+    @checked
     def false_negative_rate(self, false_positive_rate: float | Array) -> float | Array:
         """Least false negative rate of an attack with these false positive rates, in [0, 1], any shape."""
         rates = _rates(false_positive_rate, "false_positive_rate")
@@ -91,6 +92,7 @@ class TradeOff:
     def true_positive_rate(self, false_positive_rate: float) -> float: ...
     @overload
     def true_positive_rate(self, false_positive_rate: Array) -> Array: ...
+    @checked
     def true_positive_rate(self, false_positive_rate: float | Array) -> float | Array:
         """Largest share of used rows that an attack can recognise at these false positive rates."""
         return 1 - self.false_negative_rate(false_positive_rate)
@@ -100,6 +102,7 @@ class TradeOff:
         """Largest difference of true and false positive rate: the total variation, delta at epsilon 0."""
         return float(self.deltas[0])
 
+    @checked
     def delta(self, epsilon: float) -> float:
         """Upper bound on delta at epsilon >= 0, between the points by convexity."""
         if self.mu is not None:

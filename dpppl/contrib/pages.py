@@ -12,7 +12,7 @@ from dpppl.findings.verdict import Verdict
 from dpppl.report.render import ABOUT
 from dpppl.report.report import PrivacyReport
 from dpppl.types import Document
-from dpppl.validation import checked
+from dpppl.validation import a, checked
 
 try:
     import jinja2
@@ -39,6 +39,8 @@ def to_html(
     """
     if isinstance(found, PrivacyReport):
         return page(found.to_dict(about), None if verdict is None else verdict.line())
+    if not isinstance(found, AuditResult):
+        raise ConfigurationError(f"found is {a(type(found).__name__)}; give privacy_report() of a run, or audit(...).")
     figure = _svg(attack_picture(found, axes=_axes())), "Points above the line refute the account, unless by chance."
     return _page(title=f"Audit: {found.audited}", headline=found.headline, rows=found.rows, figures=[figure])
 

@@ -191,9 +191,7 @@ def _checked(runner: object) -> Runner:
     if not isinstance(runner, Runner):
         raise ConfigurationError(f"make gives a {type(runner).__name__}; it must give a dpppl.MCMC, SVI or NoiseAware.")
     if runner.budget.ledger is not None:
-        raise ConfigurationError(
-            "make must give objects without a ledger: give it to tune, which charges all runs at once."
-        )
+        raise ConfigurationError("make must give objects without a ledger: give it to tune, which charges all at once.")
     if runner.unit.max_rows > 1:
         raise ConfigurationError("tune is for rows as the unit of privacy; leave unit and max_rows_per_unit out.")
     if runner.budget.charged:

@@ -97,9 +97,7 @@ def of_row(array: jax.Array, placement: object) -> jax.ShapeDtypeStruct:
 def in_memory(rows: Tree, what: str) -> Tree:
     """`rows` that are arrays. Raises ConfigurationError for rows on disk, which `what` does not take."""
     if isinstance(placement_of(rows), OnDisk):
-        raise ConfigurationError(
-            f"{what} needs its rows in memory, and these are on disk: load as many as fit, as arrays."
-        )
+        raise ConfigurationError(f"{what} needs its rows in memory; these are on disk: load as many as fit, as arrays.")
     return rows
 
 

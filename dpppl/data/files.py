@@ -59,9 +59,7 @@ class NpySource(Source):
     def __getitem__(self, key: object) -> Source:
         rows = key[0] if isinstance(key, tuple) and key else key
         if not (isinstance(rows, slice) and rows == slice(None)):
-            raise ConfigurationError(
-                "a source keeps all of its rows: index behind them, source[:, 0] or source[:, 1:]."
-            )
+            raise ConfigurationError("a source keeps all its rows: index behind them, source[:, 0] or source[:, 1:].")
         table: Foreign = self.table
         whole = np.memmap(table.file.path, np.uint8, "r", table.first, (table.num_rows, table.size))
         found = self.key.of(whole)[key]

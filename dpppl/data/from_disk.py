@@ -13,9 +13,11 @@ from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_m
 from dpppl.data.sources import FileState, Items, Source, TextSource, of_table
 from dpppl.errors import ConfigurationError, DataReadError, forgetting
 from dpppl.types import Foreign
+from dpppl.validation import a, checked
 
 
 @forgetting
+@checked
 def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype: DTypeLike | None = None) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
@@ -78,7 +80,7 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
                 "call len(dataset) to see it."
             ) from None
     cure = "; an array in memory, a dict of arrays or a data frame is passed to the model itself"
-    raise ConfigurationError(f"from_disk takes a path or a data set, not a {type(what).__name__}{cure}.")
+    raise ConfigurationError(f"from_disk takes a path or a data set, not {a(type(what).__name__)}{cure}.")
 
 
 def _is_hugging_face(what: object) -> bool:
@@ -121,8 +123,9 @@ def _declared(dtype: DTypeLike | None, kind: str) -> np.dtype:
         parts = [found[name] for name in found.names] if found.names else [found]
         if dtype is not None and all(part.base.kind in NUMBERS for part in parts):
             return found
+    cause = f"no item decides what {a(kind)} holds" if dtype is None else "dtype= is no type of numbers"
     raise ConfigurationError(
-        f"no item decides what a data set holds, here a {kind}: declare one by its dtype, from_disk(dataset, dtype=('float32', "
+        f"{cause}: declare one by its dtype, from_disk(dataset, dtype=('float32', "
         "(3,))) for arrays of shape (3,), or of its parts, dtype=[('x', 'float32', (3,)), ('y', 'float32')]. For a file give its "
         "path alone."
     )

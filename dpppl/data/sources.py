@@ -89,9 +89,7 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
     __array_ufunc__ = __array__
 
     def __getitem__(self, key: object) -> "Source":
-        raise ConfigurationError(
-            f"rows of a {type(self.table).__name__} have no parts {key!r}: pass the source itself."
-        )
+        raise ConfigurationError(f"rows of a {type(self.table).__name__} have no parts {key!r}: pass the source.")
 
     def read(self, start: int, count: int) -> Array:
         """Rows `start`, ..., `start + count - 1`, on the host. Raises OSError."""

@@ -4,6 +4,7 @@ A program holds no arguments: each call passes rows and keys. A caller that must
 whether or not the compiled program is kept.
 """
 
+import contextlib
 import hashlib
 import math
 import threading
@@ -50,7 +51,10 @@ class Lowered:
     ) -> None:  # fmt: skip
         captured = list(jaxprs.constants(closed))
         self._kept = kept and not any(map(is_key, captured))
-        function = _function(closed) if self._kept else jaxpr_as_fun(closed)
+        function: Function = jaxpr_as_fun(closed)
+        if self._kept:  # the same function for equal programs, which JAX then lowers once
+            with contextlib.suppress(TypeError):  # of a form without a hash
+                function = _latest(_functions, _form(closed), function)
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
         few = quickly and on_cpu and is_small(*closed.in_avals, *closed.out_avals)
@@ -110,16 +114,6 @@ def compiled(function: Function, *arguments: object, quickly: bool = True) -> Fu
 def run_once(function: Function, *arguments: object, quickly: bool = True) -> Tree:
     """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
     return compiled(function, *arguments, quickly=quickly)(*arguments)
-
-
-def _function(closed: Traced) -> Function:
-    """A program as a function: the same function for equal programs, which JAX then lowers once."""
-    function: Function = jaxpr_as_fun(closed)
-    try:
-        hash(form := _form(closed))
-    except TypeError:
-        return function
-    return _latest(_functions, form, function)
 
 
 def _form(value: Tree, differentiated: bool = False) -> Hashable:

@@ -33,6 +33,7 @@ NOT_PROVED = (
 """Claims that a ProofReport does not make."""
 
 
+@checked
 def register_door(primitive: Primitive, roles: Callable[[Tree], Roles]) -> None:
     """Make `primitive`, this very object, a door; `roles(parameters)` says what the operands of an equation are.
 

@@ -17,11 +17,13 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 
 from dpppl import jaxprs
+from dpppl.errors import ConfigurationError
 from dpppl.information_flow.findings import Finding, Trail, leak
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
 from dpppl.types import Equation, Function, Traced, Tree
+from dpppl.validation import a, checked
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """Kinds of primitives, in this order: computes outputs from inputs and nothing else; passes inputs on; draws from a key; runs
@@ -132,6 +134,7 @@ def is_unset(equation: Equation) -> bool:
     return equation.primitive.name == "empty" and any(v.aval.size for v in equation.outvars)
 
 
+@checked
 def check_row_program(program: Traced) -> None:
     """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
 
@@ -141,6 +144,8 @@ def check_row_program(program: Traced) -> None:
 
     >>> check_row_program(jax.make_jaxpr(lambda z, row: -0.5 * (row - z) ** 2)(0.0, 1.0).jaxpr)
     """
+    if jaxprs.open_jaxpr(program) is None:
+        raise ConfigurationError(f"program is {a(type(program).__name__)}; give jax.make_jaxpr(function)(*args).jaxpr.")
     for equation in jaxprs.equations(program):
         if (problem := problem_with(equation)) is not None:
             what = f"the likelihood of a row calls {equation.primitive.name}{problem[1]}"

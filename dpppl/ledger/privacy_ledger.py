@@ -91,6 +91,7 @@ class PrivacyLedger:
                 )
 
     @classmethod
+    @checked
     def open(cls, path: str | os.PathLike[str]) -> PrivacyLedger:
         """The ledger that stands at `path`, with the budget it was made with."""
         self = cls.__new__(cls)
@@ -224,6 +225,7 @@ class PrivacyLedger:
         book = self._read().without_the_gone()
         return book.rule.admits(book.committed() + book.rule.cost(_accesses(events)))
 
+    @checked
     def remaining(self) -> float:
         """Epsilon, alone and at the ledger's delta, of the largest run on full batches that would be admitted now.
 
@@ -257,6 +259,7 @@ class PrivacyLedger:
         """Epsilon at the ledger's delta that all charges would have as one plan made in advance: for information."""
         return epsilon_of_plan(self.events, self.delta)
 
+    @checked
     def report(self) -> LedgerReport:
         """The runs, their cost, the remaining budget, and the guarantee."""
         return report_of(self._read().without_the_gone(), self._path)

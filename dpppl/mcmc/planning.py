@@ -18,6 +18,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Plan
 from dpppl.runs.prelude import NormPhase, histogram_charge
 from dpppl.runs.private_runner import Privacy
+from dpppl.validation import a
 
 QUANTILE, MARGIN = 0.99, 1.25
 _SPARE = 32.0
@@ -29,7 +30,7 @@ def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKe
 
     Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings."""
     if not isinstance(kernel, DPKernel):
-        what = f"the class {kernel.__name__}" if isinstance(kernel, type) else f"a {type(kernel).__name__}"
+        what = f"the class {kernel.__name__}" if isinstance(kernel, type) else a(type(kernel).__name__)
         raise ConfigurationError(
             f"the kernel is {what}; dpppl.MCMC runs dpppl.DPSGLD(model, ...), DPSGHMC and DPSGNHT, whose noise is the "
             "privacy noise. NumPyro's kernels, such as NUTS, read the data without noise; dpppl.NoiseAware(model, ...) "
@@ -173,7 +174,7 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     - **affordable** - `affordable_norm`, for centred clipping.
 
     >>> from dpppl.access.norm_histogram import SIZE
-    >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
+        >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
     >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
     (4.601, 2.414, 3.2)"""

@@ -77,6 +77,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
         return f"MCMC of {self.sampler!r}: {steps}, {self._provenance.status}; {self.budget!r}"
 
+    @checked
     def calibrated_kernel(self) -> DPKernel:
         """The kernel of all runs, with the noise multiplier and the step size that the budget gives. Looks at no data."""
         if self._kernel is None:  # found once: what was charged stays charged at its noise
@@ -84,6 +85,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
             self._kernel = calibrated(self.sampler, self.budget, steps, self.num_chains, self._has_frame)
         return self._kernel
 
+    @checked
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data. A model without a frame has fewer accesses."""
         kernel, resume = self.calibrated_kernel(), self._warmup_state
@@ -138,6 +140,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         self._ended("get_extra_fields")
         return super().get_extra_fields(group_by_chain)
 
+    @checked
     def get_weights(self) -> np.ndarray:
         """Weights of the collected samples in a posterior average, float64 (chains, draws), each chain summing to 1.
 
@@ -148,6 +151,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         weights = kernel.sample_weight(step_sizes).reshape(ended.draws, ended.thinning).sum(axis=1)
         return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
 
+    @checked
     def verdicts(self) -> dict[str, np.ndarray]:
         """Return `verdict.by_site`, the name of which it will have from the next release on."""
         found = self._ended("verdicts").reading.by_site

@@ -8,12 +8,13 @@ import contextlib
 import contextvars
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed  # no public name leads to the client
+from jax._src import distributed, xla_bridge  # no public name leads to the client, or says whether JAX has started
 from jax.experimental import multihost_utils
 
 from dpppl import errors
@@ -26,6 +27,18 @@ TIMEOUT = 600.0
 
 _numbers = itertools.count()
 _following = contextvars.ContextVar("following", default=False)
+_forks_with_jax: list[bool] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks_with_jax.append(xla_bridge.backends_are_initialized()))
+
+
+def check_not_forked() -> None:
+    """Raise ProcessError in a process that was forked after JAX had started: it lacks JAX's threads, so a run would never end."""
+    if any(_forks_with_jax):
+        raise ProcessError(
+            "this process was forked from one in which JAX had started, and lacks JAX's threads, so a run would never end: start "
+            "it with multiprocessing's spawn, multiprocessing.get_context('spawn').Process(target=...). Nothing was charged."
+        )
 
 
 def count() -> int:

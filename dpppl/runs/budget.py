@@ -86,7 +86,7 @@ def counted(steps: Tree) -> int:
     count = int(steps)
     if count < 1:
         raise ConfigurationError(
-            "this state counts no step, so its cost is not known: give the state after the last step."
+            "this state counts no step, so its cost is unknown: give the state after the last step."
         )
     return count
 
@@ -130,9 +130,8 @@ class Budget:
         return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(
-            state | {"_lock": threading.Lock(), "one_at_a_time": threading.RLock(), "_process": os.getpid()}
-        )
+        own = {"_lock": threading.Lock(), "one_at_a_time": threading.RLock(), "_process": os.getpid()}
+        vars(self).update(state | own)
         self._warn_of_copies("by pickle or deepcopy")
 
     def _warn_of_copies(self, how: str) -> None:
@@ -170,9 +169,8 @@ class Budget:
             shares.append(self.ledger.failure_allowance)
         if not shares:
             return mechanism
-        return mechanism.with_overflow_probability(
-            max(1e-300, min(1e-9, _OVERFLOW_SHARE * min(shares) / (3 * num_steps)))
-        )
+        share = _OVERFLOW_SHARE * min(shares) / (3 * num_steps)
+        return mechanism.with_overflow_probability(max(1e-300, min(1e-9, share)))
 
     def calibrate(self, charge_at: Callable[[float], Charge | Sequence[Charge]], run_id: str | None = None) -> float:
         """The least noise multiplier at which earlier charges and `charge_at(noise_multiplier)` together meet the target. If

@@ -47,9 +47,7 @@ def checked_path(path: object) -> str | os.PathLike[str] | None:
     if path is None:
         return None
     if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(
-            f"checkpoint is a {type(path).__name__}; give the path of a file: checkpoint='run.npz'."
-        )
+        raise ConfigurationError(f"checkpoint is a {type(path).__name__}; give a file's path: checkpoint='run.npz'.")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder) or os.path.isdir(path):
         raise ConfigurationError(

@@ -17,6 +17,7 @@ from jax import lax
 from dpppl import information_flow
 from dpppl.errors import ConfigurationError, forgetting
 from dpppl.information_flow.executables import Lowered
+from dpppl.processes import messages
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
@@ -235,10 +236,11 @@ def _chunks(
 
 
 def clears_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, `forgetting`, with JAX's checks of values off inside."""
+    """The function, `forgetting`, with JAX's checks of values off inside; ProcessError where its programs could not run."""
 
     @functools.wraps(function)
     def unchecked(*args: P.args, **kwargs: P.kwargs) -> R:
+        messages.check_not_forked()
         with jax.debug_nans(False), jax.debug_infs(False):
             return function(*args, **kwargs)
 
@@ -278,8 +280,6 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
     return clears_tracebacks(checked)
 
 
-def set_places(buffer: Tree, place: object, values: object) -> Tree:
-    """Each leaf of `buffer` with the leaf of `values` at `place` along its leading axis."""
-    return jax.tree.map(
-        lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), place, 0), buffer, values
-    )
+def set_places(buffer: Tree, at: object, values: object) -> Tree:
+    """Each leaf of `buffer` with the leaf of `values` at place `at` along its leading axis."""
+    return jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), at, 0), buffer, values)

@@ -147,7 +147,5 @@ def after_histogram(run: Run) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            error.add_note(
-                "Before this, the histogram that the clipping norm came from was charged: see privacy_report()."
-            )
+            error.add_note("The histogram that the clipping norm came from was charged before: see privacy_report().")
             raise

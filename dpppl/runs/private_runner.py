@@ -21,7 +21,7 @@ from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
 from dpppl.types import Tree
-from dpppl.validation import checked_call, checked_fields, full_signature, optional, positive, positive_integer
+from dpppl.validation import checked, checked_call, checked_fields, full_signature, optional, positive, positive_integer
 
 
 @checked_fields
@@ -177,6 +177,7 @@ class PrivateRunner(ABC):
         provenance = self._provenance.and_now(Status.PLANNED, start=self._first_start)
         return self._report([*self.budget.charged, *charges], provenance)
 
+    @checked
     def privacy_report(self) -> PrivacyReport:
         """The cost of everything run so far: interrupted runs and queries included."""
         start = None if self._provenance.starts else self._first_start

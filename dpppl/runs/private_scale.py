@@ -159,10 +159,7 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
         math.sqrt(own.share * own.mean(lambda r: np.minimum(r, _FAR * far) ** 2))  # noqa: B023
         for own, far in zip(distances, bound)
     ]
+    resolved = np.array([max(a.error, b.error) < 1.0 for a, b in zip(sizes, distances)])
     return PrivateScale(
-        location=location,
-        scale=np.maximum(scale, noise_sd),
-        noise_sd=noise_sd,
-        is_resolved=np.array([max(a.error, b.error) < 1.0 for a, b in zip(sizes, distances)]),
-        events=budget.events,
-    )
+        location=location, scale=np.maximum(scale, noise_sd), noise_sd=noise_sd, is_resolved=resolved, events=budget.events
+    )  # fmt: skip

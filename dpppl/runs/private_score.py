@@ -143,8 +143,6 @@ def private_score(
     """
     low, high = checked_range(bounds)
     middle, half = (low + high) / 2.0, (high - low) / 2.0
-    if not callable(score):
-        raise ConfigurationError(f"the score is a {type(score).__name__}; pass the function of one row, score(*args).")
     arguments = Arguments.of(score, args, kwargs)
     if arguments.unequal:
         raise ConfigurationError(arguments.unequal)

@@ -59,12 +59,8 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 
 
 def noisy_query(
-    query: Query,
-    charge: Charge,
-    key: jax.Array,
-    budget: Budget,
-    begin: Callable[[KeyOrigin], None] = lambda origin: None,
-) -> np.ndarray:
+    query: Query, charge: Charge, key: jax.Array, budget: Budget, begin: Callable[[KeyOrigin], None] = lambda origin: None,
+) -> np.ndarray:  # fmt: skip
     """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
     - **key** - a key of its own, used once.

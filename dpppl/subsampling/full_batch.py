@@ -6,8 +6,10 @@ import jax
 
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
+from dpppl.validation import checked_type
 
 
+@checked_type
 @dataclass(frozen=True)
 class FullBatch(Subsampling):
     """Every row at every step: no amplification, and no minibatch noise in the posterior.

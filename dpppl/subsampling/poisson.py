@@ -13,7 +13,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked_type, in_words, plain
+from dpppl.validation import checked, checked_type, in_words, plain
 
 SAMPLING_BITS = 192
 _BLOCK = 65_536
@@ -49,6 +49,7 @@ class Poisson(Subsampling):
             raise ConfigurationError("overflow_probability must lie in (0, 1e-3).")
 
     @classmethod
+    @checked
     def of_batch(cls, batch_size: int, num_data: int) -> "Poisson":
         """The rate that draws `batch_size` of `num_data` rows on average; `num_data` becomes declared and public."""
         if not 0 < batch_size <= num_data:

@@ -26,6 +26,7 @@ from dpppl.validation import check_num_data, checked
 
 
 @clears_tracebacks
+@checked
 def init(svi: SVISettings, rng_key: jax.Array, *args: Tree, init_params: Tree = None, **kwargs: Tree) -> SVIState:
     """The first state, for steps by `update`. Looks at no data and charges nothing.
 
@@ -43,6 +44,7 @@ def init(svi: SVISettings, rng_key: jax.Array, *args: Tree, init_params: Tree = 
 
 
 @clears_tracebacks
+@checked
 def update(svi: SVISettings, state: SVIState, *args: object, **kwargs: object) -> tuple[SVIState, None]:
     """One step: one access of the data, charged first. Returns the next state, and None in the place of NumPyro's loss.
 

@@ -281,7 +281,7 @@ class AutoDropout(autoguide.AutoDelta):
             raise ConfigurationError(f"AutoDropout: sites must be some of the latent sites {sorted(self._init_locs)}.")
         for name in self.sites:
             support = self.prototype_trace[name]["fn"].support
-            if not _is_real(support):
+            if getattr(support, "base_constraint", support) is not dist.constraints.real:
                 raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
 
     def drop(self, values: BySite, rng_key: jax.Array) -> dict[str, Numbers]:
@@ -316,10 +316,6 @@ class AutoDropout(autoguide.AutoDelta):
         return {
             name: numpyro.sample(name, dist.Delta(value, event_dim=jnp.ndim(value))) for name, value in dropped.items()
         }
-
-
-def _is_real(support: object) -> bool:
-    return bool(getattr(support, "base_constraint", support) is dist.constraints.real)
 
 
 def start_at_median(guide: object) -> None:

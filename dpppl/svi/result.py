@@ -111,6 +111,7 @@ class SVIResult:
             "run has arrived; svi.estimate_elbo is a charged query."
         )
 
+    @checked
     def privacy_report(self) -> PrivacyReport:
         """The cost of everything that its SVI object had run when this run ended."""
         return self.report

@@ -98,6 +98,7 @@ class SVI(SVISettings):
         charges = self._charges(positive_integer(num_steps, name="num_steps"), first)
         return self._planned(charges)
 
+    @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
         """The cost of everything run so far: runs, interrupted ones too, queries, and steps by `update`.
 
@@ -109,7 +110,8 @@ class SVI(SVISettings):
             return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
         return super().privacy_report()
 
-    def get_params(self, state: SVIState) -> dict[str, jax.Array]:
+    @checked
+    def get_params(self, state: SVIState | SVIResult) -> dict[str, jax.Array]:
         """The constrained parameters, by name, of a state that `init`, `update` or a result holds.
 
         - **state** - an `SVIState`."""
@@ -120,6 +122,7 @@ class SVI(SVISettings):
         with TRACING:
             return self._params(objective, state.optim_state)(state.optim_state)
 
+    @checked
     def evaluate(self, state: SVIState, *args: object, **kwargs: object) -> None:
         """NumPyro's loss of a state: not available."""
         raise ConfigurationError(

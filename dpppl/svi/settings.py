@@ -165,9 +165,7 @@ class SVISettings(Fixed, PrivateRunner):
     def _start_from(self, init_state: object, init_params: object) -> Start:
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
         if self.frame and self._metric is None and not (init_state is None and init_params is None):
-            raise ConfigurationError(
-                "frame=True finds the start: leave init_state and init_params out, or leave frame out."
-            )
+            raise ConfigurationError("frame=True finds the start: leave out init_state and init_params, or frame.")
         usual = Start.STATE if init_state is not None else start_of(self.guide) if self._metric is None else Start.FRAME
         return usual if init_params is None else Start.SUPPLIED
 

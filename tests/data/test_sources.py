@@ -144,14 +144,14 @@ def test_what_a_memory_map_cannot_be(tmp_path):
         with pytest.raises(ConfigurationError, match=r"dpppl\.from_disk\(path\)"):
             from_disk(wrong)
     np.testing.assert_array_equal(from_disk(mapped[1:4]).read(0, 3), mapped[1:4])
-    with pytest.raises(ConfigurationError, match="all of its rows"):
+    with pytest.raises(ConfigurationError, match="all its rows"):
         from_disk(path)[0]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: from_disk(3), "not a int"),
+        (lambda folder: from_disk(3), "not an int"),
         (lambda folder: from_disk(folder / "text"), r"no \.npy, \.csv, \.tsv, Arrow or Parquet"),
         (
             lambda folder: from_disk(Dicts(), dtype=ITEM)["z"],
@@ -166,7 +166,7 @@ def test_what_a_memory_map_cannot_be(tmp_path):
         (lambda folder: from_disk(Dicts(), dtype="U3"), "declare one by its dtype"),
         (lambda folder: from_disk(Dicts(), dtype=[("x", "O")]), "declare one by its dtype"),
         (lambda folder: from_disk(folder / "text", dtype=ITEM), "dtype= is for objects"),
-        (lambda folder: from_disk([folder / "text"]), "here a list: .* its path alone"),
+        (lambda folder: from_disk([folder / "text"]), "what a list holds: .* its path alone"),
         (lambda folder: from_disk(pandas.DataFrame({"x": [1.0]})), "not a DataFrame; an array in memory"),
         (lambda folder: from_disk(Dicts(), 3, dtype=ITEM), "columns must be a name or a list of names"),
         (lambda folder: 2.0 * from_disk(Dicts(), dtype=ITEM), "a source is no array in memory"),

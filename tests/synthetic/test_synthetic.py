@@ -81,17 +81,86 @@ def test_numbers_outside_of_their_range_are_moved_and_text_is_missing():
     assert values.tolist()[:2] == [-1.0, 1.0] and known.tolist() == [True, True, False, False, True]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"columns": [{"name": "a"}]}', '{"columns": [{"name": "a", "categories": ["x"]}]}',
-             '{"columns": [{"name": "a", "range": [1, 0]}]}', '{"columns": [{"name": "a", "edges": [1, 0, 2]}]}', '{"columns": []}'],
-)  # fmt: skip
-def test_a_wrong_schema_is_refused(text, tmp_path):
+WRONG_COLUMNS = {  # what the file gives of a column: what the refusal names
+    '"name": "a"': "gives its name, and categories",
+    '"name": "a", "categories": ["x"]': "two or more different categories",
+    '"name": "a", "categories": "FM"': "two or more different categories",
+    '"name": "a", "categories": {"F": 1, "M": 2}': "two or more different categories",
+    '"name": "a", "categories": ["F", "M"], "range": [0, 9]': "leave out all else",
+    '"name": "a", "categories": ["F", "M"], "log": true': "leave out all else",
+    '"name": "a", "edges": [0, 1, 2], "log": true': "leave out all else",
+    '"name": "a", "range": [0, 9], "unit": "kg"': "leave out all else",
+    '"range": [0, 9]': "gives its name, and categories",
+    '"name": 3, "range": [0, 9]': "name must be text",
+    '"name": "a", "range": [1, 0]': "low below high",
+    '"name": "a", "range": [0, Infinity]': "low below high",
+    '"name": "a", "range": ["0", "9"]': "low must be a number, got a str",
+    '"name": "a", "range": "09"': "low must be a number, got a str",
+    '"name": "a", "range": [0, 9], "log": "no"': "log must be True or False, got a str",
+    '"name": "a", "range": [0, 9], "decimals": 1.7': "decimals must be a whole number, got a float",
+    '"name": "a", "edges": [0, 1, 2], "decimals": true': "decimals must be a whole number, got a bool",
+    '"name": "a", "edges": [1, 0, 2]': "in increasing order",
+    '"name": "a", "edges": ["0", "1", "2"]': "in increasing order",
+    '"name": "a", "edges": "012"': "in increasing order",
+}
+
+
+def test_a_wrong_schema_is_refused(tmp_path):
+    """Nothing is converted: a type of its own, a key too many and a key too few are named, with the column's number."""
     path = tmp_path / "schema.json"
-    path.write_text(text)
-    with pytest.raises(ConfigurationError):
-        Schema.from_json(path)
+    for text, words in WRONG_COLUMNS.items():
+        path.write_text(f'{{"columns": [{{"name": "b", "range": [0, 1]}}, {{{text}}}]}}')
+        with pytest.raises(ConfigurationError, match=f"schema.json, column 2: .*{words}"):
+            Schema.from_json(path)
+    for text in ("", "[]", '{"columns": []}', '{"columns": [{"name": "a", "range": [0, 1, 2]}]}'):
+        path.write_text(text)
+        with pytest.raises(ConfigurationError, match="schema"):
+            Schema.from_json(path)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Schema.from_json(tmp_path / "none.json")
+    with pytest.raises(ConfigurationError, match="path of a schema file, got a dict"):
+        Schema.from_json({"columns": []})
+
+
+PAIR = Schema((Category("a", (0, 1)), Category("b", (0, 1))))
+OTHER = Schema((Category("a", (0, 1)), Category("c", (0, 1, 2))))
+DRAWS = {"a given the columns before": np.zeros((5, 1, 1)), "b given the columns before": np.zeros((5, 2, 1))}
+FITS = {  # a model and a table in place of the right ones: what the refusal names
+    "no rows": (synthetic.table_model(PAIR), {"a": [], "b": []}, "no rows"),
+    "another model": (synthetic.table_model(OTHER), None, "fails on the schema's columns a, b"),
+    "no site": (lambda columns: None, None, "no site 'a', a column"),
+    "a model that fails": (lambda columns: columns["z"], None, "fails on the schema's columns a, b"),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_that_cannot_be_made_is_not_charged(name, tmp_path):
+    model, table, words = FITS[name]
+    ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 9.0, 1e-5)
+    with pytest.raises((ConfigurationError, dpppl.UnsupportedModelError), match=words):
+        synthetic.fit_cells(
+            dpppl.secret_key(), model, PAIR, table or {"a": [0, 1], "b": [0, 1]}, noise_multiplier=1.0, ledger=ledger
+        )
+    assert ledger.spent == 0.0
+
+
+@pytest.mark.parametrize(
+    ("schema", "samples", "words"),
+    [
+        (OTHER, DRAWS, r"samples lack the model's latent 'c given the columns before', \(2, 2\)"),
+        (PAIR, DRAWS | {"b given the columns before": np.zeros((5, 3, 1))}, r"elements of shape \(3, 1\) .*, \(2, 1\)"),
+        (PAIR, {site: draws.ravel() for site, draws in DRAWS.items()}, r"elements of shape \(\)"),
+        (PAIR, {}, "samples are arrays"),
+    ],
+)
+def test_samples_of_another_model_are_refused(schema, samples, words):
+    """What samples lack was drawn from the prior, without a word."""
+    with pytest.raises(ConfigurationError, match=words):
+        synthetic.datasets(
+            synthetic.table_model(schema), samples, schema, jax.random.key(0), num_rows=3, num_datasets=2
+        )
+    with pytest.raises(ConfigurationError, match="no site 'c'"):
+        synthetic.datasets(synthetic.table_model(PAIR), DRAWS, OTHER, jax.random.key(0), num_rows=3, num_datasets=2)
 
 
 def test_a_missing_column_is_named():

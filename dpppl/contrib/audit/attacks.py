@@ -95,9 +95,7 @@ def audit(
             warnings.simplefilter("ignore")
             runner(stream(key, "run"), *args, **kwargs)
         if not watcher.charges:
-            raise ConfigurationError(
-                "the runner made no access: it must make and run an MCMC, SVI, NoiseAware or query."
-            )
+            raise ConfigurationError("the runner made no access: it has to run an MCMC, SVI, NoiseAware or query.")
         events, gaussian = watcher.events, watcher.sees_all
         if attack == "one_run":
             canary, scores = watcher.coins, (watcher.scores[watcher.coins], watcher.scores[~watcher.coins])
@@ -122,9 +120,7 @@ def audit(
 
 def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence: float, num_steps: Any) -> None:
     if attack not in ("white_box", "black_box", "one_run") or canaries not in ("gradient", "row"):
-        raise ConfigurationError(
-            'attack must be "white_box", "black_box" or "one_run", and canaries "gradient" or "row".'
-        )
+        raise ConfigurationError('attack must be "white_box", "black_box" or "one_run", canaries "gradient" or "row".')
     if canaries == "row" and attack != "one_run":
         raise ConfigurationError('canaries="row" is for attack="one_run".')
     if not 0.5 < confidence < 1.0:
@@ -134,9 +130,7 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
     optional(positive_integer, num_steps, name="num_steps")
     is_stepped = isinstance(audited, DPKernel | SVI)
     if not (is_stepped or isinstance(audited, MCMC | NoiseAware) or callable(audited)):
-        raise ConfigurationError(
-            "audit attacks dpppl's kernels, SVI, MCMC, NoiseAware, and a function runner(rng_key, *args)."
-        )
+        raise ConfigurationError("audit attacks kernels of dpppl, SVI, MCMC, NoiseAware, and a runner(rng_key, *args).")
     if not is_stepped and num_steps is not None and inspect.isfunction(audited):
         raise ConfigurationError(
             "num_steps is for a kernel or an SVI, and a function is taken as runner(rng_key, *args): for a NumPyro model give "
@@ -152,7 +146,7 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
         raise ConfigurationError('audit attacks adaptive clipping with attack="one_run" only.')
     if getattr(getattr(audited, "budget", None), "ledger", None) is not None:
         raise ConfigurationError(
-            "an audit runs on made-up rows, which no ledger counts: make the object without ledger=."
+            "an audit runs on made-up rows, which no ledger counts: leave out the object's ledger=."
         )
 
 

@@ -75,9 +75,7 @@ class ManyCanaries(Charged):
         if self.coins is None:
             self.coins, self.scores = np.random.default_rng(self.seed).random(count) < 0.5, np.zeros(count)
         if len(self.coins) != count:
-            raise ConfigurationError(
-                "the audited runs look at different numbers of rows: audit one data set at a time."
-            )
+            raise ConfigurationError("the audited runs have different numbers of rows: audit one data set at a time.")
         one: Function = partial(scored, access, self.kind, jnp.asarray(self.coins, jnp.float32))
         outputs, scores = reduce(one_by_one, access.chains, one)(*operands)
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
@@ -133,9 +131,7 @@ class Recorded(Charged):
 
 def _check(access: Access) -> None:
     if access.placement is not None:
-        raise ConfigurationError(
-            "an audit takes rows in memory on one device: leave mesh= out, and load what is on disk."
-        )
+        raise ConfigurationError("an audit takes rows in memory on one device: leave mesh= out, load what is on disk.")
 
 
 def _ratio(access: Access, shapes: Tree, number: int, stacked: Tree, present: object, key: Any) -> jax.Array:

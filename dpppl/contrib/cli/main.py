@@ -66,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "calibrate":
             target = added.add_mutually_exclusive_group(required=True)
             target.add_argument("--epsilon", type=float, help="the target, at delta")
-            target.add_argument(
-                "--advantage", type=float, help="the target: an attack's largest gain, whatever delta is"
-            )
+            target.add_argument("--advantage", type=float, help="the target: an attack's largest gain")
         added.add_argument("--delta", type=float, required=True)
         added.add_argument("--noise-multiplier", type=float, help="noise standard deviation / clipping norm")
         added.add_argument("--steps", type=int, help="accesses of the data, all chains and warmup included")
@@ -78,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--relation", choices=tuple(RELATIONS), default="zero_out")
         added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
         added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
-    added = command(
-        "plan", _plan, "what each method could do with a budget, and which to take; or what several runs would cost"
-    )
+    added = command("plan", _plan, "what each method could do with a budget, or what several runs would cost")
     added.add_argument("--num-data", type=int, help="rows, or persons where these are the unit")
     target = added.add_mutually_exclusive_group()
     target.add_argument("--epsilon", type=float, help="the target, at delta")
@@ -91,23 +87,17 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--prior-sd", type=float, default=1.0)
     added.add_argument("--clipping-norm", type=float)
     added.add_argument(
-        "--rate", type=float, action="append", help="to consider; repeatable; 1, .1 and .01 unless given"
+        "--rate", type=float, action="append", help="repeatable; 1, .1 and .01 are considered unless given"
     )
     added.add_argument("--steps", type=int, action="append", help="to consider; repeatable; 400 and 2000 unless given")
-    added.add_argument(
-        "--factors", action="store_true", help="the model has factors, so its responses cannot be simulated"
-    )
+    added.add_argument("--factors", action="store_true", help="the model has factors: no responses can be simulated")
     added.add_argument("--rows-per-second", type=float, default=1e6, help="gradients of rows that the machine computes")
     added.add_argument("--picture", type=Path, metavar="FILE", help="draw it, with matplotlib")
     added.add_argument(
-        "--compare",
-        nargs="+",
-        metavar="RUN",
+        "--compare", nargs="+", metavar="RUN",
         help='prices, in this order, files of privacy_plan().to_json() or "noise=100,steps=400,rate=0.01"',
-    )
-    added.add_argument(
-        "--ledger", type=Path, help="with --compare: what it has charged comes first, and whether it admits"
-    )
+    )  # fmt: skip
+    added.add_argument("--ledger", type=Path, help="with --compare: its charges come first, and whether it admits")
     added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
     added.add_argument("file", type=Path)
     added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
@@ -117,9 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("file", type=Path)
     models.add(command)
     tables.add(command)
-    added = command(
-        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
-    )
+    added = command("completion", _completion, 'tab completion: eval "$(dpppl completion bash)", of dpppl[completion]')
     added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     return parser
 
@@ -225,11 +213,8 @@ def _events_of(run: str) -> list[GaussianEvent]:
             raise ConfigurationError(f'in the run "{run}", {name} is {what}.') from None
     if not {"noise", "steps"} <= set(fields) <= {"noise", "steps", "rate"}:
         raise ConfigurationError(f'the run "{run}" should be noise=..., steps=... and perhaps rate=...')
-    return [
-        GaussianEvent(
-            noise_multipliers=((fields["noise"], int(fields["steps"])),), sampling_rate=fields.get("rate", 1.0)
-        )
-    ]
+    accesses = ((fields["noise"], int(fields["steps"])),)
+    return [GaussianEvent(noise_multipliers=accesses, sampling_rate=fields.get("rate", 1.0))]
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -269,9 +254,8 @@ def _report(options: argparse.Namespace) -> Answer:
 
         options.html.write_text(pages.page(document), encoding="utf-8")
         return document, f"wrote {options.html}"
-    sections = [
-        (name.capitalize().replace("_", " "), document[name]) for name in ("warnings", "assumptions", "not_covered")
-    ]
+    names = ("warnings", "assumptions", "not_covered")
+    sections = [(name.capitalize().replace("_", " "), document[name]) for name in names]
     return document, render.text(document["headline"], document["rows"], [each for each in sections if each[1]])
 
 
@@ -280,10 +264,8 @@ def _ledger(options: argparse.Namespace) -> Answer:
     report = ledger.report()
     if options.action == "verify":
         found = {"file": str(options.file), "intact": True, "runs": len(report.runs)}
-        return (
-            found,
-            f"{options.file}: intact, runs: {len(report.runs)}; every line agrees with those before it and the head",
-        )
+        intact = f"intact, runs: {len(report.runs)}; every line agrees with those before it and the head"
+        return found, f"{options.file}: {intact}"
     document = report.to_dict()
     if options.action == "export":
         document["events"] = as_json(ledger.events)

@@ -35,15 +35,13 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     for name, function, words in (("verify", _verify, proves), ("audit", _audit, attacks)):
         added = command(name, function, words)
         added.add_argument(
-            "model", metavar="FILE:FUNCTION", help="a Python file and the NumPyro model in it; the file is run"
+            "model", metavar="FILE:FUNCTION", help="a Python file, which is run, and the NumPyro model in it"
         )
         added.add_argument(
             "--argument", action="append", default=[], metavar="NAME=VALUE",
             help='an argument of the model: an array by its type, x="float32[100, 3]", or a Python literal',
         )  # fmt: skip
-        added.add_argument(
-            "--public", action="append", default=[], metavar="NAME", help="an argument that is not private"
-        )
+        added.add_argument("--public", action="append", default=[], metavar="NAME", help="a public argument")
         added.add_argument("--clipping-norm", type=float, default=1.0)
         added.add_argument("--rate", type=float, default=1.0, help="Poisson sampling rate; 1, every row, unless given")
         if name == "audit":

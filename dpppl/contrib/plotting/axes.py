@@ -16,7 +16,7 @@ STYLES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREY, "^", "-."), (SKY, "D", "
 def check_parts(value: object, parts: Sequence[str], name: str, cure: str) -> None:
     """Raise ConfigurationError for an object of another kind, which lacks some of these attributes."""
     if not all(hasattr(value, part) for part in parts):
-        raise ConfigurationError(f"{name} is a {type(value).__name__}; give {cure}.")
+        raise ConfigurationError(f"{name} is {a(type(value).__name__)}; give {cure}.")
 
 
 def new_axes(axes: "Axes | None", **size: Any) -> "Axes":
@@ -24,7 +24,7 @@ def new_axes(axes: "Axes | None", **size: Any) -> "Axes":
     if axes is not None:
         if not hasattr(axes, "plot"):
             raise ConfigurationError(
-                f"axes must be Axes of matplotlib, got {a(type(axes).__name__)}; write plt.subplots()[1]."
+                f"axes must be matplotlib's Axes, got {a(type(axes).__name__)}; give plt.subplots()[1]."
             )
         return axes
     try:

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, STYLES, check_parts, new_axes
+from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, STYLES, new_axes
 from dpppl.contrib.uncertainty.decomposition import as_array, by_element
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
-from dpppl.validation import fraction
+from dpppl.validation import checked, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked
 def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) -> "Axes":
     """How much the data informed each latent: 1 - posterior variance / prior variance, as bars from 0 (the prior) to 1.
 
@@ -26,36 +27,32 @@ def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) ->
     ConfigurationError where there is no latent.
     """
     cure = "a dict of one number for each latent, NoiseAware.verdict.learned or uncertainty.learned_shares(posterior, prior)"
-    check_parts(shares, ("items", "values"), "shares", cure)
     if not shares:
         raise ConfigurationError("there is no latent to draw: shares is empty.")
     if any(as_array(share, f"the share of {name!r}").ndim for name, share in shares.items()):
         raise ConfigurationError(f"shares are not numbers; give {cure}.")
     axes = new_axes(axes, figsize=(5.5, 0.9 + 0.32 * len(shares)))
     values, places = np.array(list(shares.values()), float), np.arange(len(shares))
-    axes.barh(
-        places, np.ones(len(places)), color="white", edgecolor=GREY, hatch="....", height=0.7, label="from the prior"
-    )
+    axes.barh(places, 1.0, color="white", edgecolor=GREY, hatch="....", height=0.7, label="from the prior")
     axes.barh(places, np.clip(values, 0.0, 1.0), color=BLUE, height=0.7, label="from the data")
     for place, value in enumerate(values):
         axes.text(1.02, place, f"{value:.2f}", va="center")
-    axes.set(
-        yticks=places, yticklabels=list(shares), xlim=(0, 1.14), xticks=[0, 0.5, 1], ylim=(len(places) - 0.5, -0.5)
-    )
+    axes.set(yticks=places, yticklabels=[*shares], xlim=(0, 1.14), xticks=[0, 0.5, 1], ylim=(len(places) - 0.5, -0.5))
     axes.set_xlabel("share of the prior variance that the data removed")
     axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return axes
 
 
+@checked
 def private_beside_prior(
     posterior: BySite, prior: BySite, *, reference: BySite | None = None,
     level: float = 0.9, axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Medians and central intervals of each latent, private posterior below prior: where both are alike nothing was learned.
 
-    - **posterior**: private samples by site, (S, ...), as `get_samples` gives them.
-    - **prior**: prior samples by site, as `Predictive(model, num_samples=...)` gives them; other sites are left out.
+    - **posterior**: private samples, a dict by site, (S, ...), as `get_samples()` gives them.
+    - **prior**: prior samples, a dict by site, as `Predictive(model, num_samples=...)` gives it; other sites are left out.
     - **reference**: samples of a posterior without privacy, of public data, or None.
     - **level**: the probability of the intervals, in (0, 1).
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
@@ -85,13 +82,14 @@ def private_beside_prior(
     return axes
 
 
+@checked
 def mixing(
     samples: Mapping[str, object], verdicts: Mapping[str, object] | None = None, *, weights: ArrayLike | None = None,
     max_elements: int = 8, axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 
-    - **samples**: by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.
+    - **samples**: a dict by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.
     - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written next to each band. Or None.
     - **weights**: (chains, draws) `mcmc.get_weights()`, so that the horizontal axis is time and not steps; or None.
     - **max_elements**: the number of elements drawn, from the first.
@@ -106,7 +104,6 @@ def mixing(
     """
     paths: dict[str, Any] = {}
     words: dict[str, str] = {}
-    check_parts(samples, ("items", "values"), "samples", "a dict by site, mcmc.get_samples(group_by_chain=True)")
     for site, value in samples.items():
         value = as_array(np.asarray(value), f"samples of '{site}'")
         if value.ndim < 2 or value.shape[1] < 2:

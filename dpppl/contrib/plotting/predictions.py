@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, check_parts, new_axes
+from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
 from dpppl.contrib.uncertainty.decomposition import as_array, decompose_variance
 from dpppl.contrib.uncertainty.survival import SurvivalCurve
 from dpppl.errors import ConfigurationError
@@ -99,10 +99,11 @@ def input_probability(
     return axes
 
 
+@checked
 def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, axes: "Axes | None" = None) -> "Axes":
     """Survival curves with their credible bands.
 
-    - **curve** - of `uncertainty.survival_curve`, n rows.
+    - **curve** - what `uncertainty.survival_curve(...)` returns, n rows.
     - **labels** - a name for each row, or None.
     - **axes** - matplotlib's Axes to draw on, or None for new ones.
 
@@ -113,12 +114,8 @@ def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, 
     >>> survival_plot(SurvivalCurve(np.arange(3.0), line, 0.9 * line, line, 0.9)).get_ylabel()
     'probability of no event'
     """
-    cure = "what dpppl.contrib.uncertainty.survival_curve(...) returns"
-    check_parts(curve, ("times", "mean", "lower", "upper"), "curve", cure)
     if labels is not None and len(labels) != len(curve.mean):
-        raise ConfigurationError(
-            f"labels has {len(labels)} names, and the curve {len(curve.mean)} rows: give one for each."
-        )
+        raise ConfigurationError(f"labels has {len(labels)} names, and the curve {len(curve.mean)} rows: give as many.")
     axes = new_axes(axes, figsize=(5.0, 3.5))
     for row, mean in enumerate(curve.mean):
         colour, _, line = STYLES[row % len(STYLES)]

@@ -8,15 +8,17 @@ from dpppl.accounting import Plan
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, check_parts, new_axes
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.validation import checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked
 def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     """Widths of honest 90 % intervals by the curvature of a row's log likelihood, for the best option of each kind.
 
-    - **plan**: of `dpppl.accounting.plan`.
+    - **plan**: what `dpppl.accounting.plan(...)` returns.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     A square marks where the data begin to outweigh the noise, a triangle where a chain explores; the dotted line is the curvature
@@ -27,7 +29,6 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     >>> axes.get_xscale()
     'log'
     """
-    check_parts(plan, ("row_curvature", "width_at", "options"), "plan", "what dpppl.accounting.plan(...) returns")
     axes = new_axes(axes, figsize=(6.0, 4.0))
     curvatures = plan.row_curvature * 10.0 ** np.linspace(-4, 2, 121)
     axes.plot(curvatures, [plan.width_at(c) for c in curvatures], color="black", linewidth=1.2, label="without privacy")
@@ -37,9 +38,7 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
         if option is None:
             continue
         label = f"{method}, rate {option.rate:g}, {option.num_steps} steps"
-        axes.plot(
-            curvatures, [plan.width_at(c, option) for c in curvatures], color=colour, linestyle=style, label=label
-        )
+        axes.plot(curvatures, [plan.width_at(c, option) for c in curvatures], color=colour, ls=style, label=label)
         for place, marker in ((option.learned_above, "s"), (option.explored_above, "^")):
             if place is not None and curvatures[0] <= place <= curvatures[-1]:
                 axes.plot(place, plan.width_at(place, option), color=colour, marker=marker, markersize=7, linestyle="")
@@ -49,10 +48,11 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     return axes
 
 
+@checked
 def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes":
     """Draw each run's cost alone, the cost of all runs together, and the budget of a ledger.
 
-    - **ledger**: a `dpppl.PrivacyLedger`; only its file is read.
+    - **ledger**: as `dpppl.PrivacyLedger.open(path)` gives it; only its file is read.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     The line is epsilon at the ledger's delta of all charges up to and with a run, as one plan made in advance: for information,
@@ -70,7 +70,6 @@ def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes"
     """
     from dpppl import accounting
 
-    check_parts(ledger, ("report", "events_of"), "ledger", "a ledger, dpppl.PrivacyLedger.open(path)")
     report = ledger.report()
     runs = [run for run in report.runs if run.num_accesses]
     if not runs:
@@ -91,6 +90,7 @@ def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes"
     return axes
 
 
+@checked
 def attack_picture(result: Any, *, axes: "Axes | None" = None) -> "Axes":
     """Rates of an attack by its threshold, and the trade-off curve of the account that they stay under.
 

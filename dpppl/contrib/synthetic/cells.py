@@ -18,14 +18,15 @@ from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import STANDS_OUT, stands_out
 from dpppl.findings.verdict import Finding, Found, Level, Verdict, found, refused
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.handlers import explained, failing_explained
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget
-from dpppl.runs.driver import on_host
+from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.types import Function, Tree
-from dpppl.validation import checked
+from dpppl.validation import checked, positive_integer
 
 Array = np.ndarray
 
@@ -180,15 +181,18 @@ def fit_cells(
 
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
     charge, origin = query_charge(query, budget, noise_multiplier), KeyOrigin.of(key)
-    posterior_key = keys.stream(key, "posterior")
-    counts, noise = noisy_query(query, charge, key, budget), float(charge.noise_multipliers[0])
-    total = float(np.clip(len(number) - counts[-1], 1.0, len(number)))
-    own, sampler = keys.threefry(posterior_key), _sampler(model, tuple(columns), tuple(shape), num_samples)
-    found = sampler(own, np.asarray(counts[:-1], np.float32), np.float32(total), np.float32(noise))
+    own, noise = keys.threefry(keys.stream(key, "posterior")), float(charge.noise_multipliers[0])
+    sampler = _sampler(model, tuple(columns), tuple(shape), positive_integer(num_samples, name="num_samples"))
+    with TRACING, failing_explained(f"the schema's columns {', '.join(columns)}"), explained():
+        jax.eval_shape(sampler, own, np.zeros(cells, np.float32), np.float32(noise), np.float32(noise))
+    counts = noisy_query(query, charge, key, budget)
+    total = np.float32(np.clip(len(number) - counts[-1], 1.0, len(number)))
+    found = sampler(own, np.asarray(counts[:-1], np.float32), total, np.float32(noise))
     squared = np.asarray(found.pop("chi-squared")).ravel()
     random = np.random.default_rng(np.asarray(jax.random.key_data(own)))
     details = CellDetails(
-        num_cells=cells, noise_sd=noise, r_hat=max(float(np.max(split_gelman_rubin(np.asarray(x)))) for x in found.values()),
+        num_cells=cells, noise_sd=noise,
+        r_hat=max(float(np.max(split_gelman_rubin(np.asarray(x)))) for x in found.values()),
         p_value=float(np.mean(random.chisquare(cells, len(squared)) >= squared)),
         complete=len(number) - float(counts[-1]), incomplete=float(counts[-1]),
     )  # fmt: skip
@@ -213,6 +217,8 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
     def of_counts(counts: np.ndarray, total: np.ndarray, noise: Tree) -> None:
         with handlers.block(hide_fn=lambda site: site["type"] == "plate" or site["name"] in cells):
             trace = handlers.trace(model).get_trace({name: jnp.asarray(codes) for name, codes in cells.items()})
+        if missing := [name for name in cells if name not in trace]:
+            raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
         p = jnp.exp(sum(trace[name]["fn"].log_prob(trace[name]["value"]) for name in cells))
         diagonal, away = total * p + noise**2, counts - total * p
         left = jnp.sum(p * noise**2 / diagonal)  # 1 - N p' D^-1 p, where p adds up to 1

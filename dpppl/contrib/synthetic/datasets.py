@@ -4,9 +4,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpyro import handlers
 from numpyro.infer import Predictive
 
 from dpppl.contrib.synthetic.schema import Schema
+from dpppl.contrib.uncertainty.survival import check_samples
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.types import BySite, Function
@@ -27,7 +29,7 @@ def datasets(
     - **num_datasets** - number of tables; `combine` needs several.
 
     Guarantee: post-processing of the private run; no further cost in epsilon. A synthetic row may equal a real one by chance.
-    Raises ConfigurationError where there are fewer posterior draws than tables, and for arguments of other kinds.
+    Raises ConfigurationError where there are fewer posterior draws than tables, samples of another model, and wrong arguments.
 
     >>> import jax
     >>> from dpppl.contrib.synthetic import Category, table_model
@@ -52,8 +54,12 @@ def datasets(
         )
     chosen_key, draw_key = jax.random.split(keys.threefry(rng_key))
     chosen = np.asarray(jax.random.choice(chosen_key, draws, (num_datasets,), replace=False))
-    posterior = {site: np.asarray(value)[chosen] for site, value in samples.items()}
+    trace = handlers.trace(handlers.seed(model, 0)).get_trace(num_rows=1)
     names = [column.name for column in schema.columns]
+    if missing := [name for name in names if name not in trace]:
+        raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
+    check_samples(trace, samples, names)
+    posterior = {site: np.asarray(value)[chosen] for site, value in samples.items()}
     drawn = Predictive(model, posterior, return_sites=names)(draw_key, num_rows=num_rows)
     random = np.random.default_rng(np.asarray(jax.random.key_data(chosen_key)))
     return [

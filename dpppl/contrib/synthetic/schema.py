@@ -13,13 +13,15 @@ import numpy as np
 from dpppl.data.entries import categories_of, declared, entries_of, number, numbers_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign, Tree
-from dpppl.validation import a, checked_fields
+from dpppl.validation import a, checked, checked_fields
 
 Array = np.ndarray
 LEFT_OUT = (
     "an entry is missing, or not in the schema; spell entries as the schema does, or name a category for missing ones"
 )
 """Why a row is not used, and the cure."""
+_KEYS: dict[str, tuple[str, ...]] = {"categories": (), "edges": ("decimals",), "range": ("decimals", "log")}
+"""By the key that says a column's kind in a schema file: what else it may give."""
 
 
 @checked_fields
@@ -149,7 +151,8 @@ class Intervals:
     decimals: int = 2
 
     def __post_init__(self) -> None:
-        edges = tuple(map(number, self.edges)) if isinstance(self.edges, Sequence | np.ndarray) else ()
+        given = list(self.edges) if isinstance(self.edges, Sequence | np.ndarray) else []
+        edges = tuple(map(float, given)) if all(map(_is_number, given)) else ()
         object.__setattr__(self, "edges", edges)
         if len(edges) < 3 or not (np.isfinite(edges).all() and np.all(np.diff(edges) > 0.0)):
             raise ConfigurationError(f"column '{self.name}' needs three or more finite edges, in increasing order.")
@@ -189,6 +192,7 @@ class Intervals:
 Column = Category | Number | Intervals
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table, in the order in which they are modelled: each given those before it.
@@ -216,39 +220,47 @@ class Schema:
             raise ConfigurationError(f"the schema has two columns '{twice}': give each a name of its own.")
 
     @classmethod
+    @checked
     def from_json(cls, path: str | Path) -> "Schema":
         """Read a schema file: {"columns": [{"name": ..., "categories": [...]}, {"name": ..., "range": [low, high]}]}.
 
         A column of numbers may also give "decimals" and "log". With "edges" in place of "range" it has `Intervals`.
-        Raises ConfigurationError for anything else."""
+        Raises ConfigurationError for anything else: no entry is converted."""
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigurationError(f"path must be the path of a schema file, got {a(type(path).__name__)}.")
+        columns: list[Column] = []
         try:
-            return cls(tuple(map(_column, json.loads(Path(path).read_text())["columns"])))
+            for entry in json.loads(Path(path).read_text())["columns"]:
+                columns.append(_column(entry))
         except OSError:
             raise ConfigurationError(f"{path} cannot be read; write a schema as JSON there.") from None
-        except ConfigurationError:
-            raise
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, column {len(columns) + 1}: {error}") from None
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
                 f'{path} is no schema; write {{"columns": [{{"name": "sex", "categories": ["F", "M"]}}, '
                 '{"name": "age", "range": [0, 100], "decimals": 0}]}.'
             ) from None
+        return cls(tuple(columns))
 
+    @checked
     def encoded(self, table: Foreign) -> tuple[dict[str, Array], Array]:
         """Encode a table for `table_model`: arrays by column, and an offset (N,) that is NaN in incomplete rows.
 
         - **table** - a data frame, or columns by name; only the schema's columns are used.
 
-        A row with a missing entry, or one that the schema does not know, is left out by its offset inside the mechanism.
-        Raises ConfigurationError, without a data value, for a column that is not there, or whose type is not the schema's."""
+        A row with a missing entry, or one that the schema does not know, is left out by its offset inside the mechanism. Raises
+        ConfigurationError, without a data value, for no rows, and a column that is missing or of another type."""
         entries = {column.name: _of_table(table, column.name) for column in self.columns}
         if len({len(column) for column in entries.values()}) > 1:
             lengths = ", ".join(f"'{name}' has {len(column):,}" for name, column in entries.items())
             raise ConfigurationError(f"the table's columns differ in length, {lengths}: give an entry for each row.")
+        if not all(map(len, entries.values())):
+            raise ConfigurationError("the table has no rows: give one with at least one row.")
         encoded = {column.name: column.encoded(entries[column.name]) for column in self.columns}
         complete = np.all([known for _, known in encoded.values()], axis=0)
-        return {name: values for name, (values, _) in encoded.items()}, np.where(complete, 0.0, np.nan).astype(
-            np.float32
-        )
+        offset = np.where(complete, 0.0, np.nan).astype(np.float32)
+        return {name: values for name, (values, _) in encoded.items()}, offset
 
     def design(self, columns: Mapping[str, Array], names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
         """Covariates (N, D) float32 for a regression of yours, and a label for each.
@@ -280,9 +292,9 @@ def _of_table(table: Foreign, name: str) -> Foreign:
         column = table[name]
     except Exception:  # what other libraries say may hold values
         is_path = isinstance(table, str | os.PathLike)
-        cure = ": read the file first, pandas.read_csv(path)" if is_path else ""
+        cure = "read the file first, pandas.read_csv(path)" if is_path else "give a data frame or a dict that has it"
         raise ConfigurationError(
-            f"the table, {a(type(table).__name__)}, has no column '{name}', which the schema names{cure}."
+            f"the table, {a(type(table).__name__)}, has no column '{name}', which the schema names: {cure}."
         ) from None
     if hasattr(column, "columns"):
         raise ConfigurationError(f"the table has several columns '{name}': give each a name of its own.")
@@ -295,12 +307,18 @@ def _of_table(table: Foreign, name: str) -> Foreign:
 
 
 def _column(entry: Mapping[str, Any]) -> Column:
+    """A column of a schema file. Its entries are checked, not converted."""
+    if not any({"name", kind} <= set(entry) <= {"name", kind, *more} for kind, more in _KEYS.items()):
+        raise ConfigurationError(
+            "a column gives its name, and categories, or edges and decimals, or range, decimals and log: leave out all else."
+        )
+    name, options = entry["name"], {key: value for key, value in entry.items() if key in _KEYS["range"]}
     if "categories" in entry:
-        return Category(entry["name"], tuple(entry["categories"]))
+        return Category(name, entry["categories"])
     if "edges" in entry:
-        return Intervals(entry["name"], tuple(entry["edges"]), int(entry.get("decimals", 2)))
+        return Intervals(name, entry["edges"], **options)
     low, high = entry["range"]
-    return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
+    return Number(name, low, high, **options)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,6 +1,5 @@
 """Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -84,11 +83,12 @@ def decompose_variance(
     return VarianceParts(epistemic, np.average(within, axis=0, weights=share))
 
 
+@checked
 def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
     """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
 
-    - **posterior**: samples by site, (S, ...).
-    - **prior**: prior samples by site, the same but for their number; other sites are left out.
+    - **posterior**: samples, a dict by site, (S, ...), as `get_samples()` gives them.
+    - **prior**: of the prior, a dict by site, as `Predictive(model, num_samples=...)` gives it; other sites are left out.
 
     A site of several elements gives a share for each, "w[0]". Raises ConfigurationError for a site that has no prior samples,
     of another shape, or whose prior samples do not vary.
@@ -98,9 +98,7 @@ def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
     """
     before = by_element(prior, like=posterior)
     if constant := [name for name, draws in before.items() if not np.var(draws) > 0.0]:
-        raise ConfigurationError(
-            f"the prior samples of {constant[0]!r} do not vary: no share of their variance exists."
-        )
+        raise ConfigurationError(f"the prior samples of {constant[0]!r} do not vary: their variance has no share.")
     after = by_element(posterior, like=posterior)
     return {name: float(1.0 - np.var(after[name]) / np.var(draws)) for name, draws in before.items()}
 
@@ -110,20 +108,12 @@ def by_element(samples: BySite, like: BySite) -> dict[str, np.ndarray]:
 
     Raises ConfigurationError for a site that is missing or whose elements have another shape than in `like`."""
     found: dict[str, np.ndarray] = {}
-    for given in (samples, like):
-        if not isinstance(given, Mapping):
-            raise ConfigurationError(
-                f"samples are a {type(given).__name__}; give a dict by site, as get_samples() of a posterior and "
-                "Predictive(model, num_samples=...) of a prior return it."
-            )
     for site in like:
         if site not in samples:
             raise ConfigurationError(f"site {site!r} of the posterior is not among the other samples.")
         draws, shape = as_array(samples[site], site), np.shape(like[site])[1:]
         if draws.ndim < 1 or draws.shape[1:] != shape:
-            raise ConfigurationError(
-                f"site {site!r} has samples of shape (S, ...) where the elements' shape is {shape}."
-            )
+            raise ConfigurationError(f"site {site!r} has samples (S, ...) where the elements' shape is {shape}.")
         for place in np.ndindex(shape):
             found[site + (str(list(place)) if place else "")] = draws[(slice(None), *place)]
     return found

@@ -5,9 +5,10 @@ from numpy.typing import ArrayLike
 
 from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
-from dpppl.validation import fraction
+from dpppl.validation import checked, fraction
 
 
+@checked
 def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_discovery_rate: float = 0.05) -> np.ndarray:
     """Reject the nulls with the smallest posterior probabilities while their mean stays below a false discovery rate.
 

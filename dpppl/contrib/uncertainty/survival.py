@@ -1,5 +1,6 @@
 """Survival curves from posterior samples."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
 from dpppl.model.structure import plates_of, unwrapped
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Document, Function, Tree
 from dpppl.validation import checked, fraction
 
 
@@ -29,6 +30,20 @@ class SurvivalCurve(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     level: float
+
+
+def check_samples(trace: Document, samples: BySite, of_rows: Sequence[str]) -> None:
+    """Raise ConfigurationError for samples of another model than the traced one, whose `of_rows` are in the plate of rows."""
+    rows = {plate for name in of_rows for plate in plates_of(trace[name])}
+    for name, site in trace.items():
+        is_latent = site["type"] == "sample" and not site["is_observed"] and name not in of_rows
+        if is_latent and not rows.intersection(plates_of(site)):
+            shape, given = tuple(site["fn"].shape()), np.shape(samples[name])[1:] if name in samples else None
+            if given != shape:
+                fault = "samples lack" if given is None else f"samples have elements of shape {given} of"
+                raise ConfigurationError(
+                    f"{fault} the model's latent '{name}', {shape}; give those of a run of this model."
+                )
 
 
 @checked
@@ -68,11 +83,7 @@ def survival_curve(
         if site not in trace or trace[site]["type"] != "sample":
             known = [name for name, found in trace.items() if found["type"] == "sample" and name not in draw]
             raise ConfigurationError(f"the model has no site '{site}'; site= may be one of {known}.")
-        latents = [n for n, found in trace.items() if found["type"] == "sample" and not found["is_observed"]]
-        if left_out := [name for name in latents if name not in draw and not plates_of(trace[name])]:
-            raise ConfigurationError(
-                f"samples lack the latent '{left_out[0]}' of the model; give those of a run of this model."
-            )
+        check_samples(trace, samples, (site,))
         fn = unwrapped(trace[site]["fn"])
         fn = fn.base_dist if is_censored(fn) else fn
         try:
