@@ -22,10 +22,10 @@ from dpppl.types import Atom, BySite, Equation, Function, Numbers, Traced, Tree
 
 _NUMPYRO = os.path.join(os.path.dirname(numpyro.__file__), "")
 _INLINED = {*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
-_COMPARES = {"lt", "le", "gt", "ge"}
+_COMPARES = {"lt", "le", "gt", "ge", "eq", "ne"}
 _PLACES = ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
 _PRODUCTS = {"dot_general", "conv_general_dilated"}
-_LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "pad", "split", "cumsum"}
+_LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "stack", "pad", "split", "cumsum"}
 
 
 class Table(NamedTuple):
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 class _Seen(NamedTuple):
     """A value, None where latents enter it; whether the row does; the latents that do; which of its numbers an index out of range
-    made, None where it cannot have; and which comparisons are of NaN."""
+    made, None where it cannot have; and which of them comparisons with NaN made: an integer of these is out of range, too."""
 
     value: Tree = None
     of_row: bool = False
@@ -131,27 +131,35 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
             if is_of_row and number is not None and jnp.issubdtype(jnp.result_type(number), jnp.inexact):
                 outputs = [output._replace(bad=_either(jnp.isnan(number), output.bad)) for output in outputs]
         return outputs
-    if name in _COMPARES and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
-        unsure = _either(*(jnp.isnan(x.value) for x in operands if x.of_row and x.value is not None))
-        return [x._replace(unsure=unsure) for x in _outputs(equation, operands, _passed(equation, operands))]
+    marks = [operand.bad for operand in operands], [operand.unsure for operand in operands]
+    if _compares(equation):
+        unsure = _either(*(jnp.isnan(x.value) for x in operands if x.of_row and x.value is not None), *marks[1])
+        return [x._replace(unsure=unsure) for x in _outputs(equation, operands, _passed(equation, operands, marks[0]))]
     within = (each for program in programs(equation) for each in jaxprs.equations(program))
-    if all(operand.bad is None for operand in operands) and not any(map(_may_be_out, (equation, *within))):
+    is_marked = any(mark is not None for mark in (*marks[0], *marks[1]))
+    if not is_marked and not any(_may_be_out(each) or _compares(each) for each in (equation, *within)):
         return _outputs(equation, operands)
     if name == "scan":
         return _scan(equation, operands, place)
     if name == "cond":
         return _cond(equation, operands, place)
-    found = _out_of_range(equation, operands, place), _passed(equation, operands)
-    masks = [mask for mask in found if mask is not None]
-    return _outputs(equation, operands, [_either(*each) for each in zip(*masks)])
+    found = _out_of_range(equation, operands, place), _passed(equation, operands, marks[0])
+    masks, unsure = [mask for mask in found if mask is not None], _passed(equation, operands, marks[1])
+    return _outputs(equation, operands, [_either(*each) for each in zip(*masks)], unsure)
 
 
-def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Tree] | None = None) -> list[_Seen]:
-    """The outputs of an equation, computed where no latent enters."""
-    values = [operand.value for operand in operands]
-    known = [None] * len(equation.outvars) if any(value is None for value in values) else bind(equation, values)
+def _outputs(
+    equation: Equation, operands: Sequence[_Seen], bad: Sequence[Tree] | None = None, unsure: Sequence[Tree] | None = None
+) -> list[_Seen]:  # fmt: skip
+    """The outputs of an equation, computed where no latent enters. An integer that is unsure is bad."""
+    values, none = [operand.value for operand in operands], [None] * len(equation.outvars)
+    known = none if any(value is None for value in values) else bind(equation, values)
     of_row, latents = any(x.of_row for x in operands), frozenset().union(*(x.latents for x in operands))
-    return [_Seen(value, of_row, latents, b) for value, b in zip(known, bad or [None] * len(known))]
+    found = []
+    for value, b, s, variable in zip(known, bad or none, unsure or none, equation.outvars):
+        b, s = (_either(b, s), None) if jnp.issubdtype(variable.aval.dtype, jnp.integer) else (b, s)
+        found.append(_Seen(value, of_row, latents, b, s))
+    return found
 
 
 def _either(*masks: Tree) -> Tree:
@@ -197,8 +205,15 @@ def _may_be_out(equation: Equation) -> bool:
     return equation.primitive.name.startswith(_PLACES) or _casts(equation)
 
 
+def _compares(equation: Equation) -> bool:
+    """Whether an equation compares numbers of which one may be NaN: a number with itself asks whether it is."""
+    first, *others = equation.invars
+    is_compared = equation.primitive.name in _COMPARES and jnp.issubdtype(first.aval.dtype, jnp.inexact)
+    return is_compared and first is not others[0]
+
+
 def _casts(equation: Equation) -> bool:
-    """Whether an equation makes integers of numbers that no integer of this type need be, or of comparisons."""
+    """Whether an equation makes integers of numbers that no integer of this type need be."""
     if equation.primitive.name in ("argmin", "argmax"):
         return jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
     if equation.primitive.name != "convert_element_type":
@@ -206,8 +221,6 @@ def _casts(equation: Equation) -> bool:
     given, made = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     if jnp.issubdtype(given, jnp.inexact):
         return made == jnp.bool or jnp.issubdtype(made, jnp.integer)
-    if given == jnp.bool:
-        return jnp.issubdtype(made, jnp.integer)
     integers = jnp.issubdtype(given, jnp.integer) and jnp.issubdtype(made, jnp.integer)
     return integers and jnp.iinfo(made).bits < jnp.iinfo(given).bits
 
@@ -216,8 +229,6 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
     """Which outputs an index of the row that is out of range makes; None where there is none."""
     name, parameters, shape = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
     if _casts(equation) and operands[0].value is not None:
-        if equation.invars[0].aval.dtype == jnp.bool:
-            return None if operands[0].unsure is None else [jnp.broadcast_to(operands[0].unsure, shape)]
         _note(equation, frozenset(), place, ())
         if name != "convert_element_type":
             return [jnp.any(jnp.isnan(operands[0].value), axis=parameters["axes"])]
@@ -292,9 +303,8 @@ def _not_an_integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Sequence[int]) -> None:
-    outermost = jaxprs.source_of(
-        next(iter(place.inside), equation)
-    )  # JAX traces the inside of a call once for all callers
+    first = next(iter(place.inside), equation)  # JAX traces the inside of a call once for all callers
+    outermost = jaxprs.source_of(first)
     if not outermost.startswith(_NUMPYRO) and not any(map(_searches, place.inside)):
         place.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
 
@@ -302,9 +312,9 @@ def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Seq
 # How it goes on
 
 
-def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Tree] | None:
-    """Which outputs are made of bad operands."""
-    bad, name = [operand.bad for operand in operands], equation.primitive.name
+def _passed(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Tree]) -> Sequence[Tree] | None:
+    """Which outputs are made of operands that are bad."""
+    name = equation.primitive.name
     shapes, values = [v.aval.shape for v in equation.outvars], [operand.value for operand in operands]
     if all(b is None for b in bad):
         return None
@@ -335,7 +345,12 @@ def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Tree] | N
     if name in ("gather", "dynamic_slice") and all(value is not None for value in values[1:]):
         return of([filled(0, marks[0]), *values[1:]])
     if "axes" in equation.params and len(bad) == 1:
-        return [jnp.any(bad[0], axis=equation.params["axes"])]
+        axes, value = equation.params["axes"], values[0]
+        if dtypes[0] == jnp.bool and value is not None:  # one that is sure decides, for argmax and argmin the first
+            sure = (value if name in ("reduce_or", "argmax") else ~value) & ~marks[0]
+            decided = jnp.cumsum(sure, axes[0]) if name.startswith("arg") else jnp.any(sure, axes, keepdims=True)
+            marks[0] &= ~decided.astype(bool)
+        return [jnp.any(marks[0], axis=axes)]
     if _is_elementwise(equation):
         return [jnp.broadcast_to(_either(*bad), shape) for shape in shapes]
     some = _either(*(jnp.any(b) for b in bad if b is not None))
@@ -360,12 +375,16 @@ def _cond(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
     ways = [place.run(branch, rest, equation) for branch in equation.params["branches"]]
     outputs = _outputs(equation, operands)
     for number, output in enumerate(outputs):
-        marks, shape = [way[number].bad for way in ways], equation.outvars[number].aval.shape
-        bad = _either(*marks)
-        if bad is not None and choice.value is not None:
-            bad = jnp.stack([_mask(mark, shape) for mark in marks])[jnp.clip(choice.value, 0, len(marks) - 1)]
-        bad = _either(bad, None if choice.bad is None else jnp.any(choice.bad))
-        outputs[number] = output._replace(bad=None if bad is None else jnp.broadcast_to(bad, shape))
+        shape = equation.outvars[number].aval.shape
+
+        def chosen(marks: Sequence[Tree], shape: tuple[int, ...] = shape) -> Tree:
+            if choice.value is None or all(mark is None for mark in marks):
+                return _either(*marks)
+            return jnp.stack([_mask(mark, shape) for mark in marks])[jnp.clip(choice.value, 0, len(marks) - 1)]
+
+        bad = _either(chosen([way[number].bad for way in ways]), None if choice.bad is None else jnp.any(choice.bad))
+        unsure = chosen([way[number].unsure for way in ways])
+        outputs[number] = output._replace(bad=None if bad is None else jnp.broadcast_to(bad, shape), unsure=unsure)
     return outputs
 
 
@@ -373,22 +392,27 @@ def _scan(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
     """The same loop, over what is known and over masks."""
     inner, (first, num_carry) = equation.params["jaxpr"], jaxprs.scan_parts(equation)
     latents = frozenset().union(*(operand.latents for operand in operands))
-    given = [(operand.value, _mask(operand.bad, v.aval.shape)) for operand, v in zip(operands, equation.invars)]
+    is_unsure = any(x.unsure is not None for x in operands) or any(map(_compares, jaxprs.equations(inner)))
+
+    def marked(seen: _Seen, v: Atom) -> tuple[Tree, Tree, Tree]:
+        return seen.value, _mask(seen.bad, v.aval.shape), _mask(seen.unsure, v.aval.shape) if is_unsure else None
+
+    given = [marked(*each) for each in zip(operands, equation.invars)]
     start, slices = tuple(given[first : first + num_carry]), tuple(given[first + num_carry :])
 
     def body(carry: Tree, each: Tree) -> tuple[Tree, Tree]:
-        parts = [_Seen(value, True, latents, mark) for value, mark in (*carry, *each)]
+        parts = [_Seen(value, True, latents, *masks) for value, *masks in (*carry, *each)]
         outputs = place.run(inner, [*operands[:first], *parts], equation)
-        pairs = [(x.value, _mask(x.bad, v.aval.shape)) for x, v in zip(outputs, open_jaxpr(inner).outvars)]
+        pairs = [marked(*each) for each in zip(outputs, open_jaxpr(inner).outvars)]
         return tuple(pairs[:num_carry]), tuple(pairs[num_carry:])
 
     element = jax.tree.map(lambda x: x[0], slices)
     while True:  # what latents enter in one iteration they enter in all later ones
         after = jax.eval_shape(body, start, element)[0]
-        kept = tuple((None if b[0] is None else a[0], a[1]) for a, b in zip(start, after))
+        kept = tuple((None if b[0] is None else a[0], *a[1:]) for a, b in zip(start, after))
         if all(a[0] is b[0] for a, b in zip(kept, start)):
             break
         start = kept
     options = {name: equation.params[name] for name in ("length", "reverse")}
     carried, stacked = lax.scan(body, start, slices, **options)
-    return [_Seen(value, True, latents, mark) for value, mark in (*carried, *stacked)]
+    return [_Seen(value, True, latents, *masks) for value, *masks in (*carried, *stacked)]

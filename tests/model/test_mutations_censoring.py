@@ -27,7 +27,9 @@ MUTATIONS = [
     Mutation("NaN is an integer", f"{INDICES}_not_an_integer", "~((whole >= float(low)) & (whole < float(high) + 1.0))",
              "(whole < float(low)) | (whole >= float(high) + 1.0)", RANGE, ("x",)),
     Mutation("the nearest place to NaN is one", f"{INDICES}_out_of_range", "jnp.any(jnp.isnan(operands[0].value)", "jnp.any(jnp.isinf(operands[0].value)", RANGE, ("x",)),
-    Mutation("comparisons of NaN are known", f"{INDICES}_step", "if name in _COMPARES and", "if False and", RANGE, ("x",)),
+    Mutation("comparisons of NaN are known", f"{INDICES}_step", "if _compares(equation):", "if False:", RANGE, ("x",)),
+    Mutation("integers of comparisons are known", f"{INDICES}_outputs", "(_either(b, s), None)", "(b, None)", RANGE, ("x",)),
+    Mutation("a sure case does not decide", f"{INDICES}_passed", "marks[0] &= ~decided", "marks[0] &= ~(decided & False)", RANGE, ("x",)),
     Mutation("a row out of range is usable", "dpppl.model.supports:is_outside", "jnp.zeros((), bool) if out_of_range is None else out_of_range",
              "jnp.zeros((), bool)", "test_indices:test_rows_out_of_range_add_nothing_and_are_counted_as_not_finite", ("factors",)),
 ]  # fmt: skip
