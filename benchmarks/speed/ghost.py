@@ -22,11 +22,13 @@ from numpyro.infer.autoguide import AutoDelta
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dpppl
-from dpppl.access import ghost, ghost_sum
+from dpppl.access import ghost_sum
 from dpppl.access.clipping import Flat
 from dpppl.access.convolutions import rewrite
-from dpppl.access.exact_sum import clipped_sum
+from dpppl.access.drawn import Drawn
+from dpppl.access.exact_sum import sum_of_rows
 from dpppl.randomness import normal
+from dpppl.row_program.hoist import gradient
 from models.bayesian_mlp import bayesian_mlp
 
 STEPS, NUM_DATA = 5, 60_000
@@ -123,15 +125,18 @@ def sums(name, seconds):
     x = rng.integers(0, 2000, (num_rows, *row)) if program is text else rng.standard_normal((num_rows, *row))
     kind = jnp.int32 if program is text else jnp.float32
     rows = jnp.asarray(x, kind), jnp.asarray(rng.integers(0, 5, num_rows), jnp.int32)
-    found = ghost.factored(program, z, jax.tree.map(lambda x: x[0], rows), None)
+    found = ghost_sum.factored(program, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
     plain = rewrite(lambda z, rows: jnp.sum(jax.vmap(program, (None, 0))(z, rows)))
     statistic = lambda z, rows: ghost_sum.clipped_sum(  # noqa: E731
-        lambda row: found.statistic(z, row, None), found.forms, rows, None, Flat(1.0)
+        lambda row: found.statistic(z, row, None), found.forms, Drawn(rows), Flat(1.0)
+    )
+    formed = lambda z, rows: sum_of_rows(  # noqa: E731
+        lambda row: gradient(program)(z, row), Drawn(rows), Flat(1.0).clip
     )
     programs = {
         "plain gradient": (looped(jax.grad(plain)), (z, rows)),
         "ghost": (looped(statistic), (z, rows)),
-        "vmap": (looped(lambda z, rows: clipped_sum(program, z, rows, None, Flat(1.0).clip)), (z, rows)),
+        "vmap": (looped(formed), (z, rows)),
     }
     print(f"{name}, {num_rows} rows")
     interleaved(programs, seconds, "plain gradient")

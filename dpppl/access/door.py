@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 from jax.tree_util import PyTreeDef
 
 from dpppl import information_flow
-from dpppl.access import ghost, ghost_sum
+from dpppl.access import ghost_sum
 from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite
 from dpppl.access.mechanism import Mechanism, one_of
 from dpppl.data.disk import OnDisk
@@ -333,8 +333,8 @@ def noisy_sum(
     may_factor = always or (mechanism.strategy == "auto" and not many)
     if may_factor and not mechanism.discretise and ghost_sum.supports(mechanism.clipping, z):
         row = one_of(arrays_of(rows), number, placement)
-        found = ghost.factored(log_likelihood, z, row, public, always=always)
-        if found is not None and (found.worthwhile or always):
+        found = ghost_sum.factored(log_likelihood, z, row, public, always=always)
+        if found is not None:
             settings |= dict(forms=found.forms)
             return noisy_statistic(mechanism, found.statistic, z, rows, public, number=number, **settings)
     statistic = gradient(mechanism.marked(log_likelihood))

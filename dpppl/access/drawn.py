@@ -48,16 +48,22 @@ class Drawn(NamedTuple):
     - **rows** - what `fetch` makes rows of, a pytree of arrays (B, ...).
     - **mask** - (B,) which of them count; None: all.
     - **fetch** - makes rows.
-    - **likely** - how many of the first usually hold all that count; None: all.
-    - **among** - how many there are on all devices together, which sizes of chunks depend on.
+    - **likely** - how many of the first usually hold all that count; None: all. Chunks beyond the last that counts are left out.
+    - **among** - how many there are on all devices together, which sizes of chunks depend on; None: B.
     - **blocks** - of rows on disk: they give what `fetch` makes rows of, and `rows` and `mask` are None."""
 
     rows: Tree
-    mask: jax.Array | None
-    fetch: Function
-    likely: int | None
-    among: int
+    mask: jax.Array | None = None
+    fetch: Function = lambda rows: rows
+    likely: int | None = None
+    among: int | None = None
     blocks: Blocks | None = None
+
+    @property
+    def length(self) -> int:
+        """How many there are on all devices together."""
+        found: int = jax.tree.leaves(self.rows)[0].shape[0] if self.among is None else self.among
+        return found
 
 
 def drawn(
@@ -147,11 +153,6 @@ def _own(index: jax.Array, mask: jax.Array | None, first: jax.Array, length: int
     put = lambda values: jnp.zeros(index.shape, jnp.int32).at[slots].set(values, mode="drop", unique_indices=True)  # noqa: E731
     places = jnp.arange(index.shape[0], dtype=jnp.int32)
     return put(index - first), places < jnp.sum(own, dtype=jnp.int32), put(places)
-
-
-def total_of(values: Tree, placement: Sharded | None) -> Tree:
-    """The sum over devices of what each has summed over its rows."""
-    return values if placement is None else placement.total(values)
 
 
 def drawn_once(draw: Function, placement: Sharded | None) -> Tree:

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.access.drawn import Blocks, total_of
+from dpppl.access.drawn import Blocks, Drawn
 from dpppl.data.rows import Sharded
-from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 from dpppl.types import Function, Scalar, Tree
 
@@ -18,36 +17,15 @@ _BITS = 26
 _MOST_ROWS = 65_536
 
 
-def clipped_sum(
-    log_likelihood: Function, z: Tree, rows: Tree, mask: jax.Array | None, clip: Function, strategy: str = "auto",
-    steps: Tree = None,
-) -> Tree:  # fmt: skip
-    """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
-    return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy=strategy, steps=steps)
-
-
 def sum_of_rows(
-    statistic: Function,
-    rows: Tree,
-    mask: jax.Array | None,
-    clip: Function,
-    *,
-    strategy: str = "auto",
-    steps: Tree = None,
-    fetch: Function | None = None,
-    likely: int | None = None,
-    among: int | None = None,
+    statistic: Function, drawn: Drawn, clip: Function, *, strategy: str = "auto", steps: Tree = None,
     placement: Sharded | None = None,
-    blocks: Blocks | None = None,
-) -> Tree:
+) -> Tree:  # fmt: skip
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
 
-    `rows` is a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps the statistics of all rows (leaves
-    (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like one row's statistic in float64. Given
-    `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole numbers, summed in int64.
-    Given `fetch`, rows are what it makes of `rows`, chunk by chunk; `likely`: how many places, from the first, usually hold
-    all rows of the mask: chunks beyond the last are left out. `among`, `placement`: where each of several devices has some of so
-    many rows, and the sum is that of all. Given `blocks`, these fetch what `fetch` makes rows of, and `rows` and `mask` are None.
+    `clip` maps the statistics of all rows (leaves (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like one
+    row's statistic in float64. Given `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole
+    numbers, summed in int64. With a `placement` each of several devices has some of the rows, and the sum is that of all.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Statistics are stored (`Statistic`), so that
     the bits that are clipped are those that their norm was computed from. Clipped rows are rounded to a fixed grid on which
@@ -56,28 +34,33 @@ def sum_of_rows(
     of 2^-24; others, steps of 2^-26 (a row's rounding is below 6.2e-5 up to 6e7 latents). Chunks, and devices, are added as
     64-bit integers: up to 2^37 rows, with float64 only for the result, whose rounding is below 1e-6 for 2^31 rows.
     Sizes of chunks depend on no number of devices, so that a row's own numbers do not, either."""
-    num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
-    fetched = (lambda rows: rows) if fetch is None else fetch
-    drawn = jax.eval_shape(fetched, rows if blocks is None else blocks.like)
-    like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
+    fetched = jax.eval_shape(drawn.fetch, drawn.rows if drawn.blocks is None else drawn.blocks.like)
+    like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), fetched))
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(like))
-    chunk = evenly(_chunk_rows(size, num_rows, strategy), likely)
+    chunk = evenly(_chunk_rows(size, drawn.length, strategy), drawn.likely)
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
 
     def chunk_sum(rows: Tree, mask: jax.Array) -> Tree:
-        statistics = Statistic.of(statistic).of_rows(fetched(rows))
+        statistics = Statistic.of(statistic).of_rows(drawn.fetch(rows))
         clipped = clip(statistics, mask)
         if steps is None:
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
 
-    if blocks is None:
-        total = over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None)
-    else:
-        total = over_blocks(chunk_sum, blocks, chunk)
-    total = total_of(total, placement)
+    total = over_drawn(chunk_sum, drawn, chunk, placement, until_last=drawn.likely is not None)
     with jax.enable_x64(True):
         return total if steps is not None else jax.tree.map(lambda x: x.astype(jnp.float64) * 2.0**-_BITS, total)
+
+
+def over_drawn(
+    chunk_sum: Function, drawn: Drawn, chunk: int, placement: Sharded | None, until_last: bool = True
+) -> Tree:
+    """The sum of `chunk_sum(rows, mask)` over chunks of so many of the rows drawn, on all devices; see `over_chunks`."""
+    if drawn.blocks is None:
+        total = over_chunks(chunk_sum, drawn.rows, drawn.mask, chunk, until_last)
+    else:
+        total = over_blocks(chunk_sum, drawn.blocks, chunk)
+    return total if placement is None else placement.total(total)
 
 
 def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Tree:

@@ -1,4 +1,7 @@
-"""The clipped sum of rows whose gradients are given as factors, and why one row moves it by no more than it may.
+"""Ghost clipping: the clipped sum of rows whose gradients are given as factors, and why one row moves it by no more than it may.
+
+There are no layers to register: `factored` finds where the program of one row uses latents, and what is not understood falls
+back, latent by latent. `clipped_sum` gets the rows' norms from the factors, and the sum as one weighted product.
 
 A row's contribution is *defined* by stored numbers: with factors a_l, b_l of latent l (or its whole gradient g_l), row i adds
 c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the same stored bits. u = 2^-24.
@@ -26,6 +29,7 @@ k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +37,9 @@ import numpy as np
 from jax import lax
 
 from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
-from dpppl.access.drawn import Blocks, total_of
-from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
-from dpppl.access.factors import Form, restored
+from dpppl.access.drawn import Drawn
+from dpppl.access.exact_sum import evenly, over_drawn
+from dpppl.access.factors import Form, factors, plan, restored
 from dpppl.data.rows import Sharded
 from dpppl.row_program.materialize import materialize
 from dpppl.types import BySite, Function, Scalar, Tree
@@ -54,6 +58,7 @@ _NUMBERS = 2**25
 _MOST_ROWS = 2048
 _MOST_CHUNKS = 1024
 MOST_DEVICES = 256
+_FEWEST_LATENTS = 2048
 _BLOCKS, _PRODUCTS = 8, 2**23
 """How many blocks are added up in one pass, and how many numbers they may take."""
 
@@ -72,6 +77,34 @@ class Forms:
     def like(self) -> Tree:
         """The latents' shapes and types."""
         return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(f.shape, f.dtype) for f in self.of_latents])
+
+
+class Factored(NamedTuple):
+    """A row's gradient in factors.
+
+    - **statistic** - of (z, row, public): factors of the row's gradient in z.
+    - **forms** - what the factors mean."""
+
+    statistic: Function
+    forms: Forms
+
+
+def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, always: bool = False) -> Factored | None:
+    """How to form the gradient of `log_likelihood(z, row, public)` in factors, from shapes and types alone.
+
+    None where that is of no use: all of the gradient would be formed, or (unless `always`) there are few latents, or forming it
+    is likely to be as fast."""
+    leaves, tree = jax.tree.flatten(z)
+    if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves):
+        return None
+    if sum(int(np.prod(jnp.shape(leaf))) for leaf in leaves) < _FEWEST_LATENTS and not always:
+        return None
+    found = plan(log_likelihood, z, row, public)
+    if not found.program.out_avals[0].shape == () or not (any(found.factored) or found.summed):
+        return None
+    if not (found.worthwhile or always):
+        return None
+    return Factored(lambda *arguments: factors(found, jax.tree.leaves(arguments)), Forms(found.forms, tree))
 
 
 def supports(clipping: Clipping, z: BySite) -> bool:
@@ -112,27 +145,24 @@ def _float64(norm: Scalar | None) -> jax.Array:
 
 
 def clipped_sum(
-    statistic: Function, forms: Forms, rows: Tree, mask: jax.Array | None, clipping: Clipping, norm: Scalar | None = None,
-    counts: bool = False, fetch: Function | None = None, likely: int | None = None, among: int | None = None,
-    placement: Sharded | None = None, blocks: Blocks | None = None,
+    statistic: Function, forms: Forms, drawn: Drawn, clipping: Clipping, norm: Scalar | None = None, counts: bool = False,
+    placement: Sharded | None = None,
 ) -> Tree:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
-    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `rows`: pytree of arrays (B, ...);
-    `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and `norm`: its norm, where it adapts. If it
-    `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`, `among`, `placement`, `blocks`: see
-    `exact_sum.sum_of_rows`.
+    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `clipping`: Flat, PerSite, Normalised
+    or Adaptive, and `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`.
+    `drawn`, `placement`: see `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
-    num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
-    per_row = sum(form.numbers for form in forms.of_latents)
+    num_rows, per_row = drawn.length, sum(form.numbers for form in forms.of_latents)
     chunk = max(4, min(num_rows, _MOST_ROWS, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
-    chunk = evenly(chunk, likely)
+    chunk = evenly(chunk, drawn.likely)
     multiple = 4 * -(-chunk // BLOCK)
     chunk = min(num_rows, -(-chunk // multiple) * multiple)
 
     def chunk_sum(rows: Tree, mask: jax.Array | None) -> Tree:
-        factors = stored(statistic, forms.of_latents, rows if fetch is None else fetch(rows))
+        factors = stored(statistic, forms.of_latents, drawn.fetch(rows))
         with jax.enable_x64(True):
             squares = [upper_squares(form, *parts) for form, parts in zip(forms.of_latents, factors)]
             keep = jnp.ones(squares[0].shape, bool) if mask is None else mask
@@ -142,9 +172,7 @@ def clipped_sum(
             total = jax.tree.unflatten(forms.tree, sums)
             return (total, jnp.sum(count(*bounds), axis=0)) if counts else total
 
-    if blocks is not None:
-        return total_of(over_blocks(chunk_sum, blocks, chunk), placement)
-    return total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=True), placement)
+    return over_drawn(chunk_sum, drawn, chunk, placement)
 
 
 def stored(statistic: Function, forms: Sequence[Form], rows: Tree) -> list[tuple[Tree, ...]]:

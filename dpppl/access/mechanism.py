@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,18 +106,13 @@ class Mechanism:
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
-        places: Any = dict(
-            fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, blocks=drawn.blocks, placement=placement
-        )
         if forms is not None:
-            total = ghost_sum.clipped_sum(
-                statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts, **places
-            )
+            total = ghost_sum.clipped_sum(statistic, forms, drawn, self.clipping, norm, self.counts, placement)
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
                 of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(NUM_COUNTS)))
-            total = sum_of_rows(of_row, drawn.rows, drawn.mask, clip, strategy=self.strategy, steps=steps, **places)
+            total = sum_of_rows(of_row, drawn, clip, strategy=self.strategy, steps=steps, placement=placement)
         draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
         noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)

@@ -15,8 +15,9 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 
 import dpppl
-from dpppl.access import ghost, ghost_sum
+from dpppl.access import ghost_sum
 from dpppl.access.clipping import Flat
+from dpppl.access.drawn import Drawn
 from dpppl.model.split import split_model
 from examples import cifar10, cifar10_adapter, cifar10_features, cifar10_reference, efficientnet
 from examples.efficientnet import Layer
@@ -208,12 +209,12 @@ def test_ghost_sums_of_an_adapter_are_its_clipped_gradients():
     split = split_model(model, (X, Y, public), {})
     rows, arrays = split.arrays((X, Y, public), {})
     one = jax.tree.map(lambda value: value[0], rows)
-    found = ghost.factored(split.log_likelihood, DRAW, one, arrays, always=True)
+    found = ghost_sum.factored(split.log_likelihood, DRAW, one, arrays, always=True)
     assert found is not None and [form.kind for form in found.forms.of_latents] == ["outer", "outer"]
     statistic = lambda row: found.statistic(DRAW, row, arrays)  # noqa: E731
-    total = jax.jit(lambda rows: ghost_sum.clipped_sum(statistic, found.forms, rows, np.ones(40, bool), Flat(0.5)))(
-        rows
-    )
+    total = jax.jit(
+        lambda rows: ghost_sum.clipped_sum(statistic, found.forms, Drawn(rows, np.ones(40, bool)), Flat(0.5))
+    )(rows)
     gradients = jax.vmap(jax.grad(split.log_likelihood), (None, 0, None))(DRAW, rows, arrays)
     length = np.sqrt(sum(np.sum(np.square(g), axis=(1, 2), dtype=np.float64) for g in gradients.values()))
     assert np.mean(length > 0.5) > 0.5

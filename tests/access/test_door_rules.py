@@ -7,6 +7,7 @@ import pytest
 
 from dpppl.access import ghost_sum as sums
 from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import over_chunks, sum_of_rows
 from dpppl.access.factors import Form
 from dpppl.errors import ConfigurationError
@@ -163,7 +164,7 @@ def test_each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not():
         total, count = over_chunks(chunk_sum, rows, jnp.asarray(mask), 4, until_last)
         assert float(total) == pytest.approx(rows[mask].sum()) and int(count) == mask.sum()
     fetch = lambda number: jnp.asarray(rows)[number]  # noqa: E731
-    found = sum_of_rows(lambda row: row, np.arange(11), jnp.asarray(mask), Flat(1.0).clip, fetch=fetch)
+    found = sum_of_rows(lambda row: row, Drawn(np.arange(11), jnp.asarray(mask), fetch), Flat(1.0).clip)
     np.testing.assert_allclose(found, rows[mask].sum(), atol=1e-5)
 
 
@@ -171,5 +172,5 @@ def test_rows_of_many_latents_take_a_finer_grid():
     """Each entry of a row of length 1 is just above half a step of 2^-21: rounded to these it would be 1.5e-4 longer."""
     sizes = np.arange(400_000, 401_000)
     size = int(sizes[np.abs(2.0**21 / np.sqrt(sizes) % 1 - 0.55) < 0.04][0])
-    total = sum_of_rows(lambda row: row, np.full((1, size), size**-0.5, np.float32), None, Flat(1.0).clip)
+    total = sum_of_rows(lambda row: row, Drawn(np.full((1, size), size**-0.5, np.float32)), Flat(1.0).clip)
     assert np.linalg.norm(total) <= 1.0 + SLACK

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from test_gradients import clipped_sum
 
 from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.access.door import noisy_sum
-from dpppl.access.exact_sum import clipped_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import SIZE, in_bin, noisy_histogram
 from dpppl.randomness import chacha

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dpppl.access import ghost
 from dpppl.access import ghost_sum as sums
 from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite, with_count
 from dpppl.access.convolutions import rewrite
 from dpppl.access.door import noisy_sum
+from dpppl.access.drawn import Drawn
 from dpppl.access.factors import Form, plan, restored
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
@@ -128,10 +128,10 @@ def drawn(program, num_rows, seed, scale=1.0):
 def compiled(program):
     """(forms, (z, rows, mask) -> clipped sum, (z, rows) -> gradients of rows)."""
     z, rows = drawn(program, 2, 0)
-    found = ghost.factored(program, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
+    found = sums.factored(program, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
 
     def run(z, rows, mask):
-        return sums.clipped_sum(lambda row: found.statistic(z, row, None), found.forms, rows, mask, Flat(NORM))
+        return sums.clipped_sum(lambda row: found.statistic(z, row, None), found.forms, Drawn(rows, mask), Flat(NORM))
 
     gradients = jax.vmap(jax.grad(program), (None, 0, None))
     return found.forms, jax.jit(run), jax.jit(lambda z, rows: gradients(z, rows, None))
@@ -191,10 +191,10 @@ def test_random_networks(widths, bias, transposed, seed, num_rows):
     z = {"weights": weights, "bias": {f"w{k}": rng.standard_normal(n) for k, (_, n) in enumerate(pairs)}}
     z = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), z)
     rows = jnp.asarray(rng.standard_normal((num_rows, widths[0])), jnp.float32)
-    found = ghost.factored(program, z, rows[0], None, always=True)
+    found = sums.factored(program, z, rows[0], None, always=True)
     hypothesis.assume(found is not None)
     run = lambda z, rows: sums.clipped_sum(  # noqa: E731
-        lambda row: found.statistic(z, row, None), found.forms, rows, None, Flat(NORM)
+        lambda row: found.statistic(z, row, None), found.forms, Drawn(rows), Flat(NORM)
     )
     total = jax.jit(run)(z, rows)
     gradients = jax.jit(jax.vmap(jax.grad(program), (None, 0, None)))(z, rows, None)
@@ -222,7 +222,7 @@ def given():
 
     def run(rows, mask):
         tree = jax.tree.structure(dict.fromkeys("abcd"[: len(FORMS)], 0))
-        total = sums.clipped_sum(lambda row: row, sums.Forms(tuple(FORMS), tree), rows, mask, Flat(NORM), None)
+        total = sums.clipped_sum(lambda row: row, sums.Forms(tuple(FORMS), tree), Drawn(rows, mask), Flat(NORM))
         return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(total)])
 
     return jax.jit(run)
@@ -307,7 +307,7 @@ def test_every_kind_of_clipping(clipping):
     """As of gradients that are formed; short rows and long ones."""
     z, (x, y) = drawn(dense, 70, 0, 0.3)
     rows = (x * np.logspace(-2, 1, 70, dtype=np.float32)[:, None], y)
-    found = ghost.factored(dense, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
+    found = sums.factored(dense, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
     norm = jnp.float32(0.4)
 
     @jax.jit
@@ -318,7 +318,7 @@ def test_every_kind_of_clipping(clipping):
             clip, gradients = with_count(clipping, norm), (gradients, jnp.zeros((len(mask), 3)))
         total = jax.tree.map(lambda g: jnp.sum(g, axis=0), clip(gradients, mask))
         factors = lambda row: found.statistic(z, row, None)  # noqa: E731
-        return total, sums.clipped_sum(factors, found.forms, rows, mask, clipping, norm, counts)
+        return total, sums.clipped_sum(factors, found.forms, Drawn(rows, mask), clipping, norm, counts)
 
     one, other = both(z, rows, np.arange(70) % 5 != 2)
     assert jax.tree.structure(one) == jax.tree.structure(other)

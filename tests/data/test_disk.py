@@ -18,7 +18,7 @@ from patches import same_key, smaller_blocks
 import dpppl
 import dpppl.contrib.audit
 from dpppl import ConfigurationError, DataReadError
-from dpppl.access import ghost
+from dpppl.access import ghost_sum
 from dpppl.access.clipping import Flat
 from dpppl.access.door import noisy_statistic, noisy_sum
 from dpppl.access.drawn import Blocks
@@ -110,7 +110,7 @@ def test_sums_have_the_bits_of_those_in_memory(subsampling, strategy, tmp_path, 
 def test_the_sums_by_factors_are_by_factors():
     row = {"x": np.ones(D, np.float32), "y": np.float32(1.0), ROW_NUMBER: np.int32(0)}
     assert any(
-        form.kind == "outer" for form in ghost.factored(of_row, LATENTS, row, None, always=True).forms.of_latents
+        form.kind == "outer" for form in ghost_sum.factored(of_row, LATENTS, row, None, always=True).forms.of_latents
     )
 
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
+from test_gradients import clipped_sum
 
 import dpppl
 from dpppl import accounting
 from dpppl.access.clipping import SLACK, Adaptive, Flat, PerSite
 from dpppl.access.door import noisy_sum
-from dpppl.access.exact_sum import clipped_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent
 from dpppl.randomness import discrete_gaussian as discrete

@@ -7,6 +7,7 @@ import pytest
 
 from dpppl.access.clipping import NUM_COUNTS, SLACK, Flat, PerSite, with_count
 from dpppl.access.door import noisy_sum
+from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.access.mechanism import Mechanism
 from dpppl.row_program.hoist import Marked, gradient
@@ -40,7 +41,7 @@ def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(clipping, coun
     rows = hostile(8)
     statistic = Statistic(cancelling, lambda stored, row: (stored, jnp.zeros(NUM_COUNTS)) if counted else stored)
     clip = with_count(clipping) if counted else clipping.clip
-    of_one = jax.jit(lambda mask: sum_of_rows(statistic, rows, mask, clip))
+    of_one = jax.jit(lambda mask: sum_of_rows(statistic, Drawn(rows, mask), clip))
     totals = [of_one(np.arange(len(rows)) == k) for k in range(len(rows))]
     assert max(length(total[0] if counted else total) for total in totals) <= 1 + SLACK
     if counted:  # each row once: as clipped or not, or, below 1e-15 of the norm, as silent; none as not finite
@@ -56,11 +57,11 @@ def loops(compiled):
 def test_statistics_are_stored_once():
     """They pass through a loop that the compiler keeps, what only multiplies them does not."""
     rows = RNG.standard_normal((7, 30)).astype(np.float32)
-    whole = jax.jit(lambda rows: sum_of_rows(jnp.sin, rows, None, Flat(1.0).clip))
+    whole = jax.jit(lambda rows: sum_of_rows(jnp.sin, Drawn(rows), Flat(1.0).clip))
     (carried,) = loops(whole.lower(rows).compile())
     assert "f32[7,30]" in carried
     parts = Statistic(lambda row: jnp.sin(row[0]), lambda stored, row: stored * row)
-    carried = loops(jax.jit(lambda rows: sum_of_rows(parts, rows, None, Flat(1.0).clip)).lower(rows).compile())
+    carried = loops(jax.jit(lambda rows: sum_of_rows(parts, Drawn(rows), Flat(1.0).clip)).lower(rows).compile())
     assert len(carried) == 1 and "f32[7]" in carried[0] and "f32[7,30]" not in carried[0]
 
 
