@@ -164,24 +164,15 @@ def binary_factor(odds: jax.Array, length: jax.Array, norm: Scalar) -> jax.Array
 
 
 def noisy_centred_sum(
-    mechanism: Mechanism,
-    responses: Function,
-    is_binary: bool,
-    completions: Function | None,
-    log_likelihood: LogLikelihood,
-    to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]],
-    position: Tree,
-    rows: Tree,
-    public: Tree,
-    *,
-    key: jax.Array,
-    noise_multiplier: Scalar,
-    step: Scalar,
-) -> NoisySum:
+    mechanism: Mechanism, responses: Tree, is_binary: bool, log_likelihood: LogLikelihood,
+    to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]], position: Tree, rows: Tree, public: Tree, *,
+    key: jax.Array, noise_multiplier: Scalar, step: Scalar,
+) -> NoisySum:  # fmt: skip
     """`door.noisy_sum` of centred gradients with respect to `position`.
 
     - **mechanism** - the mechanism, with centred clipping.
-    - **responses**, **is_binary**, **completions** - see `Responses`; the last None where no values may be missing.
+    - **responses** - the model's `Responses`.
+    - **is_binary** - whether the position gives one response with two values, see `binary_gradient`.
     - **log_likelihood** - as for `centred_gradient`.
     - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
     - **position** - what gradients are taken in.
@@ -197,13 +188,12 @@ def noisy_centred_sum(
             return responses(z, row, public, key)
 
         def complete(position: BySite, row: Tree, public: Tree) -> Tree:
-            assert completions is not None
             z, public = to_latents(position, public)
-            return completions(z, row, public)
+            return responses.completions(z, row, public)
 
-        gaps = None if completions is None else complete
+        gaps = complete if responses.missing else None
         statistic = centred_gradient(log_likelihood, respond, clipping.clipping_norm, gaps)
-    return noisy_statistic(mechanism,
-        statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier, step=step,
-        number=ROW_NUMBER,
+    return noisy_statistic(
+        mechanism, statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier,
+        step=step, number=ROW_NUMBER,
     )  # fmt: skip

@@ -172,8 +172,8 @@ class BoundKernel:
         if responses is None:
             return noisy_sum(mechanism, self.log_likelihood, position, rows, public, **settings)
         return noisy_centred_sum(
-            mechanism, responses, responses.is_binary, responses.completions if responses.missing else None, self.log_likelihood,
-            lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,
+            mechanism, responses, responses.is_binary, self.log_likelihood, lambda u, public: (self.from_metric(u), public),
+            position, rows, public, **settings,
         )  # fmt: skip
 
     def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:

@@ -1,6 +1,6 @@
 """The chains of a run: first states, which of them run in one program, their cost, which steps are kept, and which failed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -15,61 +15,97 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import Start
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, set_places
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan, set_places
 from dpppl.types import Function, Numbers, Tree
 
 _MOST_NUMBERS = 2**26
+_MAPPINGS: dict[str, Function | str] = {"parallel": "pmap", "vectorized": jax.vmap}
+"""How the chunk of one chain becomes that of all chains that run together, by NumPyro's names; see `Method.mapping`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Call:
-    """The call of a run: its arguments, and which steps it takes.
+    """The call of a run: its arguments, how many chains there are, which steps they take, and which states are collected.
 
     - **args**, **kwargs** - the model's arguments.
-    - **init_params** - unconstrained starting values by site, or None.
     - **fields** - fields of the state that the caller wants.
     - **removed** - latent sites that the caller leaves out.
     - **discarded** - steps before those that are collected.
     - **num_collected** - how many states of each chain are collected.
+    - **thinning** - steps from one collected state to the next.
+    - **init_params** - unconstrained starting values by site, or None.
     - **resume** - last states of an earlier run, which this one goes on from, or None.
+    - **num_chains** - number of chains.
+    - **num_warmup** - warmup steps of each.
+    - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
+    - **mesh** - devices to shard rows over, or None.
     """
 
     args: tuple[object, ...]
     kwargs: dict[str, object]
-    init_params: Tree
     fields: tuple[str, ...]
-    removed: tuple[str, ...]
+    removed: tuple[str, ...] = ()
     discarded: int
     num_collected: int
+    thinning: int = 1
+    init_params: Tree = None
     resume: Tree = None
+    num_chains: int = 1
+    num_warmup: int = 0
+    chain_method: str | Function = "parallel"
+    mesh: Mesh | None = None
 
     @property
     def first(self) -> int:
         """Number of the run's first step, from 0."""
         return 0 if self.resume is None else int(np.max(np.asarray(self.resume.i)))
 
-
-@dataclass(frozen=True)
-class Layout:
-    """How many chains there are, and how they run.
-
-    - **num_chains** - number of chains.
-    - **num_warmup** - warmup steps of each.
-    - **thinning** - steps from one collected state to the next.
-    - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
-    - **mesh** - devices to shard rows over, or None.
-    """
-
-    num_chains: int
-    num_warmup: int
-    thinning: int
-    chain_method: str | Function
-    mesh: Mesh | None = None
-
     @property
     def together(self) -> bool:
         """Whether all chains run in one program."""
         return self.num_chains == 1 or self.chain_method != "sequential"
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of each chain."""
+        return self.discarded + self.num_collected * self.thinning
+
+    def slot(self, number: Numbers) -> Numbers:
+        """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
+        since = number - self.discarded
+        kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
+        where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
+        return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
+
+    def _base(self, start: Tree) -> Numbers:
+        maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
+        return maximum(start - self.discarded, 0) // self.thinning
+
+    def method(self, step: Function, fields: tuple[str, ...], mapping: object) -> Method:
+        """The driver's `Method`, for `step(state, rows, public)`, which returns the next state, of which it keeps `fields`."""
+        own = replace(self, args=(), kwargs={}, init_params=None, resume=None)  # jax.pmap holds what this refers to
+        length = max(1, -(-self.num_steps // NUM_CHUNKS))
+        slots, get = length // self.thinning + 2, nested_attrgetter(*fields)
+
+        def fields_of(state: Tree) -> tuple[Tree, ...]:
+            return (get(state),) if len(fields) == 1 else tuple(get(state))
+
+        def empty(state: Tree) -> Tree:
+            shapes = jax.eval_shape(fields_of, state)
+            return jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
+
+        def record(buffer: Tree, number: Numbers, start: Numbers, state: Tree, _: object) -> Tree:
+            slot = own.slot(number)  # what is not collected goes to the last place, which is dropped
+            return set_places(buffer, jnp.where(slot < 0, slots, slot - own._base(start)), fields_of(state))
+
+        def kept(start: int, count: int) -> np.ndarray:
+            places = np.asarray(own.slot(np.arange(start, start + count)))
+            return places[places >= 0] - int(own._base(start))
+
+        return Method(
+            step=lambda state, rows, public: (step(state, rows=rows, public=public), None),
+            num_steps=self.num_steps, length=length, empty=empty, record=record, kept=kept, mapping=mapping,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,38 +114,30 @@ class Chains:
 
     - **bound** - the kernel, bound to the run's arguments.
     - **call** - what was asked for.
-    - **layout** - how the chains run.
     - **states** - first states, a batch of them for several chains.
     - **rows**, **public** - the private rows and the Public arrays among the arguments.
     """
 
     bound: BoundKernel
     call: Call
-    layout: Layout
     states: Tree
     rows: Tree
     public: Tree
 
     @classmethod
-    def starting(cls, bound: BoundKernel, key: jax.Array, call: Call, layout: Layout) -> "Chains":
+    def starting(cls, bound: BoundKernel, key: jax.Array, call: Call) -> "Chains":
         """First states, and checks of what can be refused without the data. Raises ConfigurationError.
 
         - **bound** - the kernel, bound to the arguments of `call`.
         """
-        rows, public = bound.split.arrays(call.args, call.kwargs, layout.mesh)
+        rows, public = bound.split.arrays(call.args, call.kwargs, call.mesh)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
-            states = _first_states(bound, keys.stream(key, "chains"), public, call, layout)
+            states = _first_states(bound, keys.stream(key, "chains"), public, call)
         check_fields(call.fields, states)
-        chains = cls(bound=bound, call=call, layout=layout, states=states, rows=rows, public=public)
         kernel = bound.kernel
-        kernel.check_noise(kernel.noise_std(*kernel.schedule(call.first, chains.num_steps)))
-        return chains
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of each chain."""
-        return self.call.discarded + self.call.num_collected * self.layout.thinning
+        kernel.check_noise(kernel.noise_std(*kernel.schedule(call.first, call.num_steps)))
+        return cls(bound=bound, call=call, states=states, rows=rows, public=public)
 
     @property
     def start_values(self) -> Start:
@@ -119,18 +147,18 @@ class Chains:
     @cached_property
     def groups(self) -> list[Tree]:
         """First states of the chains that run together, group by group."""
-        return [self.states] if self.layout.together else unstack(self.states)
+        return [self.states] if self.call.together else unstack(self.states)
 
     @property
     def one(self) -> Tree:
         """The first state of one chain."""
-        return unstack(self.states)[0] if self.layout.num_chains > 1 else self.states
+        return unstack(self.states)[0] if self.call.num_chains > 1 else self.states
 
     @property
     def charges(self) -> list[Charge]:
         """The cost of each group."""
-        chains = self.layout.num_chains if self.layout.together else 1
-        return [self.bound.kernel.charge(self.call.first, self.num_steps, chains)] * len(self.groups)
+        chains = self.call.num_chains if self.call.together else 1
+        return [self.bound.kernel.charge(self.call.first, self.call.num_steps, chains)] * len(self.groups)
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
@@ -140,20 +168,22 @@ class Chains:
             own.add("z")  # positions, which tell with the samples how long steps are
         return (*self.call.fields, *sorted(own - set(self.call.fields)))
 
-    @property
-    def method(self) -> Method:
-        """How the driver runs them."""
-        together = len(self.groups) == 1 and self.layout.num_chains > 1
-        mapping = placing.together(mapping_of(self.layout.chain_method), self.rows) if together else None
-        collection = Collection(
-            fields=self.fields, num_steps=self.num_steps, first=self.call.discarded,
-            num_collected=self.call.num_collected, thinning=self.layout.thinning,
+    def plan(self, warmup: int = 0, print_cost: bool = False, progress_bar: bool = False) -> Plan:
+        """The driver's plan for these chains; `warmup`: steps that the progress bar calls warmup."""
+        call, how, mapping = self.call, self.call.chain_method, None
+        if len(self.groups) == 1 and call.num_chains > 1:
+            mapping = placing.together(how if callable(how) else _MAPPINGS[how], self.rows)
+        return Plan(
+            method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=self.rows,
+            public=self.public, charges=self.charges, what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
+            print_cost=print_cost, progress_bar=progress_bar,
+            settings=(call.first, call.discarded, call.num_collected, call.thinning),
+            describe=lambda done: "warmup" if done <= warmup else "sample",
         )  # fmt: skip
-        return collection.method(self.bound.step, mapping)
 
 
-def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, layout: Layout) -> Tree:
-    num_chains, init_params, resume = layout.num_chains, call.init_params, call.resume
+def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) -> Tree:
+    num_chains, init_params, resume = call.num_chains, call.init_params, call.resume
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
         try:
@@ -165,7 +195,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, 
             raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
         if not_finite(init_params, 1):
             raise ConfigurationError("init_params must be finite.")
-    states = bound.init(chain_key, layout.num_warmup, init_params, public)
+    states = bound.init(chain_key, call.num_warmup, init_params, public)
     if resume is None:
         return states
     if type(resume) is not type(states):
@@ -179,12 +209,6 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, 
     if np.min(np.asarray(resume.i)) < 0:
         raise ConfigurationError("post_warmup_state holds a negative number of steps.")
     return jax.tree.map(jnp.asarray, resume)
-
-
-def mapping_of(chain_method: object) -> Function | str:
-    """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`."""
-    named: dict[object, Function | str] = {"parallel": "pmap", "vectorized": jax.vmap}
-    return chain_method if callable(chain_method) else named[chain_method]
 
 
 def unstack(states: Tree) -> list[Tree]:
@@ -201,64 +225,6 @@ def not_finite(values: jax.Array, num_chains: int) -> tuple[int, ...]:
     chains = unstack(values) if num_chains > 1 else [values]
     finite = [all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(chain)) for chain in chains]
     return tuple(number for number, ok in enumerate(finite) if not ok)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collection:
-    """Which states of a chain are collected.
-
-    - **fields** - fields of the state.
-    - **num_steps** - steps of the run.
-    - **first** - number of steps before those that are collected.
-    - **num_collected** - how many states.
-    - **thinning** - steps from one of them to the next.
-    """
-
-    fields: tuple[str, ...]
-    num_steps: int
-    first: int
-    num_collected: int
-    thinning: int
-
-    @property
-    def length(self) -> int:
-        """Steps of a chunk."""
-        return max(1, -(-self.num_steps // NUM_CHUNKS))
-
-    def slot(self, number: Numbers) -> Numbers:
-        """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
-        since = number - self.first
-        kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
-        where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
-        return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
-
-    def method(self, step: Function, mapping: object) -> Method:
-        """The driver's `Method`, for `step(state, rows, public)`, which returns the next state."""
-        slots, get = self.length // self.thinning + 2, nested_attrgetter(*self.fields)
-
-        def fields_of(state: Tree) -> tuple[Tree, ...]:
-            return (get(state),) if len(self.fields) == 1 else tuple(get(state))
-
-        def empty(state: Tree) -> Tree:
-            shapes = jax.eval_shape(fields_of, state)
-            return jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
-
-        def record(buffer: Tree, number: Numbers, start: Numbers, state: Tree, _: object) -> Tree:
-            slot = self.slot(number)  # what is not collected goes to the last place, which is dropped
-            return set_places(buffer, jnp.where(slot < 0, slots, slot - self._base(start)), fields_of(state))
-
-        def kept(start: int, count: int) -> np.ndarray:
-            places = np.asarray(self.slot(np.arange(start, start + count)))
-            return places[places >= 0] - int(self._base(start))
-
-        return Method(
-            step=lambda state, rows, public: (step(state, rows=rows, public=public), None),
-            num_steps=self.num_steps, length=self.length, empty=empty, record=record, kept=kept, mapping=mapping,
-        )  # fmt: skip
-
-    def _base(self, start: Tree) -> Numbers:
-        maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
-        return maximum(start - self.first, 0) // self.thinning
 
 
 def fields_to_collect(

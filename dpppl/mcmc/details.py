@@ -13,7 +13,6 @@ from dpppl.mcmc.measured import Measured
 from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.private_runner import Facts, Inputs
-from dpppl.types import Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,47 +44,6 @@ class ChainDetails:
     measured: Measured | None = None
     norm_is_chosen: bool = False
     frame: str | None = None
-
-    @classmethod
-    def of(
-        cls, kernel: Dynamics, charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
-        measured: Measured | None = None,
-    ) -> "ChainDetails":  # fmt: skip
-        """Details of charged steps. Raises ConfigurationError if the sampler cannot stand the noise."""
-        longest = measured.step_size if measured is not None and kernel.searches else math.inf
-        num_queries = sum(charge.is_query for charge in charges)
-        frame = frame_line(charges)
-        charges = [charge for charge in charges if charge.num_steps and charge.is_steps]
-        steps: list[Numbers] = [np.full(1, math.nan)]
-        std: list[Numbers] = [np.full(1, math.nan)]
-        for charge in charges:
-            step_sizes, multipliers = kernel.shortened_schedule(charge.first, charge.num_steps, longest)
-            steps.append(step_sizes)
-            std.append(kernel.noise_std(step_sizes, multipliers))
-        h, s = (np.concatenate(parts[1:] or parts) for parts in (steps, std))
-        kernel.check_noise(s)
-        temperatures = np.asarray(kernel.temperature_at(h, s))
-        note = kernel.temperature_note(s)
-        time = 0.0
-        if charges:  # a restart begins anew, whatever ran and was charged
-            time = kernel.total_time(charges[-1].first + charges[-1].num_steps, longest)
-        curvature = (
-            0.0 if kernel.row_curvature is None or kernel.num_data is None else kernel.num_data * kernel.row_curvature
-        )
-        return cls(
-            num_chains=num_chains,
-            num_steps=sum(charge.num_steps * charge.chains for charge in charges),
-            step_sizes=(float(h.min()), float(h.max())),
-            temperatures=(float(temperatures.min()), float(temperatures.max())),
-            temperature=_temperature(kernel, charges, temperatures) if note is None else note,
-            diffusion_time=time,
-            preconditioned=kernel.preconditioner is not None or kernel.metric is not None,
-            frame=frame,
-            stability=float(h.max()) * curvature if curvature else None,
-            failed_chains=failed_chains,
-            measured=measured,
-            norm_is_chosen=num_queries > 0,
-        )
 
     @property
     def readable_curvature(self) -> float:
@@ -167,7 +125,27 @@ def chain_facts(
     kernel: Dynamics, charges: Sequence[Charge], num_chains: int, inputs: Inputs, failed_chains: tuple[int, ...] = (),
     measured: Measured | None = None,
 ) -> Facts:  # fmt: skip
-    """The report's lines about chains."""
-    details = ChainDetails.of(kernel, charges, num_chains, failed_chains, measured)
+    """The report's lines about charged steps of chains. Raises ConfigurationError if the sampler cannot stand the noise."""
+    longest = measured.step_size if measured is not None and kernel.searches else math.inf
+    run = [charge for charge in charges if charge.num_steps and charge.is_steps]
+    h, s = np.full(1, math.nan), np.full(1, math.nan)
+    time = 0.0
+    if run:
+        schedules = [kernel.shortened_schedule(charge.first, charge.num_steps, longest) for charge in run]
+        h = np.concatenate([step_sizes for step_sizes, _ in schedules])
+        s = np.concatenate([kernel.noise_std(*schedule) for schedule in schedules])
+        # a restart begins anew, whatever ran and was charged
+        time = kernel.total_time(run[-1].first + run[-1].num_steps, longest)
+    kernel.check_noise(s)
+    temperatures, note = np.asarray(kernel.temperature_at(h, s)), kernel.temperature_note(s)
+    curvature = (kernel.row_curvature or 0.0) * (kernel.num_data or 0)
+    details = ChainDetails(
+        num_chains=num_chains, num_steps=sum(charge.num_steps * charge.chains for charge in run),
+        step_sizes=(float(h.min()), float(h.max())), temperatures=(float(temperatures.min()), float(temperatures.max())),
+        temperature=_temperature(kernel, run, temperatures) if note is None else note, diffusion_time=time,
+        preconditioned=kernel.preconditioner is not None or kernel.metric is not None, frame=frame_line(charges),
+        stability=float(h.max()) * curvature if curvature else None, failed_chains=failed_chains, measured=measured,
+        norm_is_chosen=any(charge.is_query for charge in charges),
+    )  # fmt: skip
     mechanism = MechanismFacts.of(kernel.mechanism, inputs.num_rows)
     return Facts(type(kernel).__name__, mechanism, details, inputs)

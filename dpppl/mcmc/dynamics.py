@@ -38,6 +38,8 @@ class Dynamics(Fixed, ABC):
     - **auto_norm** - whether the clipping norm is still to be chosen from a private histogram.
     - **searches** - whether the warmup shortens steps that would be unstable.
     - **metric** - the frame in which chains start and move, None without one.
+    - **friction** - the share of its momentum that a chain without forces loses in a step; 1 without momentum. Noise, time and
+      temperature of a step follow from it, but for kernels that override these.
     """
 
     mechanism: Mechanism
@@ -51,6 +53,7 @@ class Dynamics(Fixed, ABC):
     auto_norm: bool
     searches: bool
     metric: Metric | None
+    friction: Tree = 1.0
 
     # Supplied by a method
 
@@ -70,28 +73,29 @@ class Dynamics(Fixed, ABC):
         return Start.NUMPYRO if of_numpyro(strategy) not in (None, "init_to_value") else Start.SUPPLIED
 
     @abstractmethod
-    def matched_step_size(self, noise_multiplier: float) -> float:
-        """The largest step size at which the noise required for privacy is no more than the sampler's own."""
-
-    @abstractmethod
-    def langevin_std(self, step_size: Numbers) -> Numbers:
-        """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature."""
-
-    @abstractmethod
     def longest_step(self, curvature: Numbers) -> Numbers:
         """The step size at which the stiffest direction is sampled well."""
 
-    @abstractmethod
+    def matched_step_size(self, noise_multiplier: float) -> float:
+        """The largest step size at which the noise required for privacy is no more than the sampler's own."""
+        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
+        return float(2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2)
+
+    def langevin_std(self, step_size: Numbers) -> Numbers:
+        """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature."""
+        return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
+
     def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
         """Lower bound on the temperature that steps sample at; exact where every step sees every row."""
+        return std**2 / (2.0 * self.friction * step_size)
 
-    @abstractmethod
     def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         """Time of the overdamped diffusion that one step stands for."""
+        return step_size / self.friction
 
     def friction_at(self, std: Numbers) -> float:
-        """Share of its momentum that a chain without forces loses in a step; 1 without momentum."""
-        return 1.0
+        """`friction` of steps with this noise."""
+        return float(self.friction)
 
     def check_noise(self, std: Numbers) -> None:
         """Raise ConfigurationError if the sampler diverges with this noise."""

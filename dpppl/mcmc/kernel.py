@@ -88,7 +88,16 @@ class DPKernel(Dynamics, MCMCKernel):
         if clipping is None:
             clipping = "centred" if self.auto_norm else "flat"
         subsampling = FullBatch() if subsampling is None else subsampling
-        _check(self.auto_norm, step_size, subsampling, init_strategy)
+        if not isinstance(subsampling, Subsampling):
+            raise ConfigurationError(
+                "subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ..."
+            )
+        self.searches = isinstance(step_size, str) and step_size == "matched"
+        if self.auto_norm and not self.searches:
+            raise ConfigurationError(
+                'clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.'
+            )
+        checked_strategy(init_strategy)
         clip = clipping_of(clipping, norm)
         self.mechanism = Mechanism(
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
@@ -103,9 +112,8 @@ class DPKernel(Dynamics, MCMCKernel):
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)
         self.data_plate, self.init_strategy, self.metric = data_plate, init_strategy, None
-        if not (callable(step_size) or (isinstance(step_size, str) and step_size == "matched")):
-            step_size = positive(step_size, name="step_size")
-        self.step_size, self.searches = step_size, isinstance(step_size, str)
+        is_given = callable(step_size) or self.searches
+        self.step_size = step_size if is_given else positive(step_size, name="step_size")
         self._bound: BoundKernel | None = None
         if self.noise_multiplier is not None:
             self._settle(**self._matched(self.noise_multiplier))
@@ -204,12 +212,3 @@ class DPKernel(Dynamics, MCMCKernel):
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, self.start)
         facts = chain_facts(self, charges, len(counters), Inputs.of(self._last_bound().split))
         return facts.report(charges, provenance, delta=delta, num_data=self.num_data, left_out=(_COUNTED,))
-
-
-def _check(auto_norm: bool, step_size: object, subsampling: object, init_strategy: object) -> None:
-    """Raises ConfigurationError for settings of a kernel that do not fit."""
-    if not isinstance(subsampling, Subsampling):
-        raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")
-    if auto_norm and not (isinstance(step_size, str) and step_size == "matched"):
-        raise ConfigurationError('clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.')
-    checked_strategy(init_strategy)

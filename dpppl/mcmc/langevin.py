@@ -95,21 +95,8 @@ class DPSGLD(DPKernel):
     0.0008
     """
 
-    def matched_step_size(self, noise_multiplier: float) -> float:
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
-        return 2.0 * self.temperature * (rate / (norm * noise_multiplier)) ** 2
-
-    def langevin_std(self, step_size: Numbers) -> jax.Array:
-        return jnp.sqrt(2.0 * self.temperature * step_size)
-
     def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.5 / curvature
-
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
-        return std**2 / (2.0 * step_size)
-
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
-        return step_size
 
     def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGLDState:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
@@ -167,18 +154,15 @@ class DPSGHMC(DPKernel):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {in_words(friction)}.')
         if friction == "matched" and not isinstance(plain(settings.get("step_size")), int | float):
             raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
-        self.friction: Tree = friction
+        self.friction = friction
         super().__init__(model, **settings)
 
     def _matched(self, noise_multiplier: float) -> dict[str, Tree]:
         if self.friction != "matched":
             return super()._matched(noise_multiplier)
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
-        friction = (
-            positive(self.step_size, name="step_size")
-            * (norm * noise_multiplier / rate) ** 2
-            / (2.0 * self.temperature)
-        )
+        step_size = positive(self.step_size, name="step_size")
+        friction = step_size * (norm * noise_multiplier / rate) ** 2 / (2.0 * self.temperature)
         if not friction < 1.0:
             raise ConfigurationError(
                 f"the noise that privacy needs would take a friction of {friction:.3g}, which must be below 1; lower "
@@ -190,26 +174,13 @@ class DPSGHMC(DPKernel):
     def is_matched(self) -> bool:
         return "matched" in (self.step_size, self.friction)
 
-    def matched_step_size(self, noise_multiplier: float) -> float:
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
-        return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
-
-    def langevin_std(self, step_size: Numbers) -> jax.Array:
+    def langevin_std(self, step_size: Numbers) -> Numbers:
         if self.friction == "matched":
             raise ConfigurationError('friction="matched" needs a noise multiplier or a target epsilon.')
-        return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
+        return super().langevin_std(step_size)
 
     def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.8 / curvature
-
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
-        return std**2 / (2.0 * self.friction * step_size)
-
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
-        return step_size / self.friction
-
-    def friction_at(self, std: Numbers) -> float:
-        return float(self.friction)
 
     def sample_weight(self, step_size: Numbers) -> Numbers:
         return step_size**0.5

@@ -58,14 +58,14 @@ class Outcome:
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
         - **counted** - rows that do not inform the posterior, where they were counted.
         """
-        call, layout = chains.call, chains.layout
+        call = chains.call
         named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in zip(last, records)]
-        states, collected = named[0] if layout.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
-        if layout.num_chains == 1:
+        states, collected = named[0] if call.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
+        if call.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         first = call.first + call.discarded
         with TRACING:
-            measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
+            measured, arrival = measure(chains.bound, states, collected, first, call.thinning)
         measured = measured if counted is None else replace(measured, counted=counted)
         samples = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
@@ -73,7 +73,7 @@ class Outcome:
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
         return cls(
             last_state=states, samples=samples, measured=measured, arrival=arrival,
-            failed=not_finite(states.z, layout.num_chains), first=first, draws=call.num_collected, thinning=layout.thinning,
+            failed=not_finite(states.z, call.num_chains), first=first, draws=call.num_collected, thinning=call.thinning,
             sites=dict(constrained), prior=lambda: prior_draws(split, public),
         )  # fmt: skip
 

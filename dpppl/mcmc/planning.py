@@ -15,7 +15,6 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.model.initialization import prior_scales
 from dpppl.model.supports import codes
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import Plan
 from dpppl.runs.prelude import NormPhase, histogram_charge
 from dpppl.runs.private_runner import Privacy
 from dpppl.validation import a
@@ -104,20 +103,6 @@ def prelude_of(kernel: DPKernel, total_steps: int, frame: bool) -> list[Charge]:
     return [*([frame_charge(kernel.noise_multiplier, total_steps)] if frame else []), histogram]
 
 
-def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -> Plan:
-    """The driver's plan for these chains.
-
-    - **warmup** - steps that the progress bar calls warmup.
-    """
-    call, bound = chains.call, chains.bound
-    return Plan(
-        method=chains.method, chain_groups=chains.groups, rows=chains.rows, public=chains.public, charges=chains.charges,
-        what=type(chains.bound.kernel).__name__, notes=bound.split.notes, print_cost=print_cost, progress_bar=progress_bar,
-        settings=(call.first, call.discarded, call.num_collected, chains.layout.thinning),
-        describe=lambda done: "warmup" if done <= warmup else "sample",
-    )  # fmt: skip
-
-
 def norm_phase(
     chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[Dynamics, CountedRows], None]
 ) -> NormPhase:
@@ -152,11 +137,11 @@ def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
     bound, kernel = chains.bound, chains.bound.kernel
     if kernel.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
-        collected = chains.call.num_collected * chains.layout.thinning / chains.num_steps
+        collected = chains.call.num_collected * chains.call.thinning / chains.call.num_steps
         norm, metric = clipped_at(kernel.metric, norms, bound.split.num_rows, chains.charges, collected or 1.0)
         kernel = kernel.copy(metric=metric, temperature=metric.kept)
     else:
-        time = kernel.total_time(chains.call.first + chains.num_steps)
+        time = kernel.total_time(chains.call.first + chains.call.num_steps)
         affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
         norm = chosen_norm(norms, isinstance(kernel.mechanism.clipping, Centred), affordable)
     step_size = kernel.with_norm(norm).step_size
@@ -174,7 +159,7 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     - **affordable** - `affordable_norm`, for centred clipping.
 
     >>> from dpppl.access.norm_histogram import SIZE
-        >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
+    >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
     >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
     (4.601, 2.414, 3.2)"""

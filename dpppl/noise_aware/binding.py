@@ -9,12 +9,11 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import proved
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.units import grouped, responses_of, split_in_units
+from dpppl.model.units import responses_of, split_in_units
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.unnamed import cure_of
-from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data
@@ -50,8 +49,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
     """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
 
     Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
-    unit = settings.unit
-    args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
+    args, kwargs = settings.grouped(settings.model, args, kwargs, key)
     weights = settings.weights
     model = settings.model if weights is None else weights.model(settings.model, kwargs)
     with TRACING:

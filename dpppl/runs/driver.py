@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -21,7 +21,7 @@ from dpppl.processes import messages
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
-from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.budget import Budget
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, Session, session
@@ -128,29 +128,20 @@ def prove(function: Function, arguments: tuple[object, ...], rows: int) -> tuple
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The plan of a run, fixed before any data are looked at.
+class Plan(Request):
+    """The plan of a run, fixed before any data are looked at: what it requests, with a charge for each group, and its steps.
 
     - **method** - how it steps, and what of it is kept.
     - **chain_groups** - first states of the chains that run together, for one group after another.
-    - **rows** - private rows (N, ...).
     - **public** - the model's Public arrays.
-    - **charges** - the cost of each group.
-    - **what** - what a ledger calls the run.
     - **settings** - numbers that must be the same where a checkpoint is resumed.
-    - **notes** - lines printed with the cost.
-    - **print_cost**, **progress_bar** - whether to show them.
+    - **progress_bar** - whether to show it.
     - **describe** - `describe(steps done)`, the progress bar's text."""
 
     method: Method
     chain_groups: Sequence[object]
-    rows: Tree
     public: Tree
-    charges: Sequence[Charge]
-    what: str
     settings: tuple[int, ...] = ()
-    notes: Sequence[str] = ()
-    print_cost: bool = True
     progress_bar: bool = False
     describe: Callable[[int], str]
 
@@ -161,12 +152,11 @@ class Plan:
         noise = [charge.noise_multipliers for charge in self.charges]
         return dict(settings=[settings, noise], public_arrays=self.public, starting_values=list(self.chain_groups))
 
-    def arguments(self, group: int = 0) -> tuple[Tree, ...]:
-        """Arguments of a chunk of no steps, for tracing it.
-
-        - **group** - number of a group of chains."""
+    @property
+    def arguments(self) -> tuple[Tree, ...]:
+        """Arguments of a chunk of no steps of the first group, for tracing it."""
         number = np.asarray(0, np.int32)
-        return self.chain_groups[group], self.rows, self.public, number, number
+        return self.chain_groups[0], self.rows, self.public, number, number
 
 
 def drive(
@@ -181,16 +171,13 @@ def drive(
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))
-        program = prepare(plan.method.mapped_chunk, plan.arguments(), rows=1)
+        program = prepare(plan.method.mapped_chunk, plan.arguments, rows=1)
         if run.checkpoint is not None:
             settings = np.array([plan.method.num_steps, *plan.settings])
-            digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
+            digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments)
             contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
             run.checkpoint.hold(run.key, run.run_id, digest, contents)
-        request = Request(
-            what=plan.what, charges=plan.charges, rows=plan.rows, program=program.digest, shared=plan.told, begin=begin,
-            notes=plan.notes, print_cost=plan.print_cost,
-        )  # fmt: skip
+        request = replace(plan, program=program.digest, shared=plan.told, begin=begin)
         with bar.external_write_mode():
             opened = stack.enter_context(session(run, request, budget))
         finished = _chunks(plan, program, opened, run.checkpoint, bar)

@@ -98,38 +98,32 @@ class NormPhase:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """Accesses before a histogram, in the same session.
-
-    - **charge**, **digest** - their cost, and the digest of their programs.
-    - **then** - `then(before)` makes them, each charged first by `before(number of accesses so far)`, and returns the phase of
-      the histogram in the metric that they give."""
-
-    charge: Charge
-    digest: str
-    then: Callable[[Callable[[int], None]], NormPhase]
-
-
 def measure_norms(
-    run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport], earlier: Earlier | None = None
+    run: Run, phase_in: Callable[[Tree], NormPhase], budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport],
+    located: Tree = None,
 ) -> Run:  # fmt: skip
     """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
 
     All programs are proved before anything is charged, and the run's key is used up here. The caller goes on inside
-    `after_histogram`. Of `earlier` accesses, which find a metric, the `phase` without it is what is proved beforehand."""
-    charges = [*([] if earlier is None else [earlier.charge]), phase.histogram]
+    `after_histogram`.
+
+    - **phase_in** - `phase_in(metric)`: the histogram's phase in a metric that was located, or in None, without one. The latter
+      is what is proved beforehand.
+    - **located** - accesses in the same session that find the metric, or None: their `charge`, the `digest` of their programs,
+      and `metric(before)`, which makes them, each charged first by `before(number of accesses so far)`."""
+    phase = phase_in(None)
+    charges = [*([] if located is None else [located.charge]), phase.histogram]
     program, arguments = phase.program(run.key)
     noises = [charge.noise_multipliers for charge in (*charges, *phase.charges)]
     request = Request(
-        what="clipping norm" if earlier is None else "frame and clipping norm", charges=charges, rows=phase.rows,
-        program=program.digest + ("" if earlier is None else earlier.digest),
+        what="clipping norm" if located is None else "frame and clipping norm", charges=charges, rows=phase.rows,
+        program=program.digest + ("" if located is None else located.digest),
         shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.start), begin=begin,
         notes=phase.notes, print_cost=phase.print_cost, later=(run.run_id, phase.what, phase.charges),
     )  # fmt: skip
     with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened:
-        if earlier is not None:
-            phase = earlier.then(partial(opened.charge, 0))
+        if located is not None:
+            phase = phase_in(located.metric(partial(opened.charge, 0)))
             program, arguments = phase.program(run.key)
         opened.charge(len(charges) - 1, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))

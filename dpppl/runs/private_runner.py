@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 
 from dpppl.accounting.unit import Unit
@@ -15,12 +16,14 @@ from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.split import SplitModel
+from dpppl.model.units import grouped
+from dpppl.randomness import keys
 from dpppl.report import render
 from dpppl.report.provenance import Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import checked, checked_call, checked_fields, full_signature, optional, positive, positive_integer
 
 
@@ -155,6 +158,10 @@ class PrivateRunner(ABC):
         """Raise ConfigurationError unless either a target or a noise multiplier is given."""
         if (self.privacy.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+
+    def grouped(self, model: Function, args: Tree, kwargs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
+        """The model's arguments in units, where these are larger than a row. The run's `key` decides which rows are kept."""
+        return grouped(model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
     @abstractmethod
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:

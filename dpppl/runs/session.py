@@ -65,7 +65,7 @@ class Request:
     """The charges of a session and what its start needs, fixed before it looks at data.
 
     - **what** - name of the run in a ledger; **charges** - costs of its accesses.
-    - **rows** - private rows (N, ...); **program** - digest of the compiled programs.
+    - **rows** - private rows (N, ...); **program** - digest of the compiled programs, "" before they are.
     - **shared** - further values that several processes must have in common, by name.
     - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
     - **notes**, **print_cost** - lines printed with the cost, and whether to print it.
@@ -75,7 +75,7 @@ class Request:
     what: str
     charges: Sequence[Charge]
     rows: Tree
-    program: str
+    program: str = ""
     shared: Mapping[str, object] = field(default_factory=dict)
     begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
     notes: Sequence[str] = ()

@@ -1,8 +1,4 @@
-"""From the arguments of a run to an objective, without data; a clipping norm from a charged histogram."""
-
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+"""From the arguments of a run to an objective, without data."""
 
 import jax
 import jax.extend.core
@@ -14,29 +10,19 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
 from dpppl.access.clipping import Adaptive, Centred
-from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import Movement
-from dpppl.frame.locate import Locator, clipped_at
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import explained
-from dpppl.model.initialization import prior_scales
 from dpppl.model.refusals import MISSING_CURE, STATEFUL, check_captured, check_effects
 from dpppl.model.responses import FLAT
 from dpppl.model.split import SplitModel
-from dpppl.model.supports import codes
-from dpppl.model.units import MASK, is_outside, responses_of, split_in_units
+from dpppl.model.units import MASK, responses_of, split_in_units
 from dpppl.randomness import keys
-from dpppl.report.provenance import KeyOrigin
-from dpppl.report.report import PrivacyReport
-from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
-from dpppl.runs.prelude import Earlier, NormPhase, measure_norms
-from dpppl.runs.session import Run
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import (
@@ -53,10 +39,8 @@ from dpppl.svi.guides import (
 )
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
-from dpppl.types import BySite, Foreign, Function, Tree
+from dpppl.types import Foreign, Function, Tree
 
-QUANTILE = 0.9
-"""Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
 Sites = dict[str, dict[str, Tree]]
 
 
@@ -124,17 +108,8 @@ def bind_objective(
     clipping = svi.mechanism.clipping
     distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
     return Objective(
-        split,
-        guide,
-        transforms,
-        svi.loss,
-        svi.num_particles,
-        reads_rows,
-        captured,
-        distribution,
-        shapes_of(params),
-        svi._metric,
-    ), phi
+        split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution, shapes_of(params), svi._metric
+    ), phi  # fmt: skip
 
 
 def shapes_of(params: Sites) -> dict[str, Tree]:
@@ -242,12 +217,16 @@ def _check_written_guide(
         shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}
         return jax.make_jaxpr(function)(params, shapes)
 
+    def at_start(rows: Arrays) -> list[Tree]:
+        """The parameters as they start when the guide is called on all rows."""
+        sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
+        found["init"] = {name: site for name, site in sites.items() if _is_param(site)}
+        return jax.tree.leaves({name: site["value"] for name, site in found["init"].items()})
+
     found: dict[Foreign, Sites] = {}
     with explained():
         closed, _ = run(1), run(3)
-        whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
-            split.arguments.rows
-        )
+        whole = jax.make_jaxpr(at_start)(split.arguments.rows)
     check_effects(whole, "guide")
     captured = check_captured(whole, {split.num_rows}, "guide")
     check_sites(found[1], split)
@@ -265,83 +244,3 @@ def _check_written_guide(
             "parameters only, numpyro.param('loc', 0.0) instead of y.mean()."
         )
     return captured
-
-
-def _init_shapes(
-    guide: Foreign, split: SplitModel, rows: Arrays, public: Arrays, key: jax.Array, found: dict[Foreign, Sites]
-) -> dict[str, Tree]:
-    """The parameters as they start when the guide is called on all rows, abstractly."""
-    sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
-    found["init"] = {name: site for name, site in sites.items() if _is_param(site)}
-    return {name: site["value"] for name, site in found["init"].items()}
-
-
-def choose_norm(
-    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge],
-    begin: Callable[[KeyOrigin], PrivacyReport], located: Locator | None,
-) -> Run:  # fmt: skip
-    """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
-    metric see `clipped_at`.
-
-    Returns the run, which has its steps reserved.
-
-    - **phi** - the first unconstrained parameters.
-    - **run** - the run, not yet begun.
-    - **charges** - the histogram's, and that of the steps.
-    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
-    - **located** - the accesses of a frame, which come first, or None."""
-    *_, histogram, steps = charges
-
-    def then(located: Locator, before: Callable[[int], None]) -> NormPhase:
-        metric = located.metric(before)
-        svi._framed(metric, objective, steps.num_steps)
-        moved, start = _framed(svi, objective)
-        return _norm_phase(svi, moved, start, rows, public, run, (histogram, steps))
-
-    phase, earlier = _norm_phase(svi, objective, phi, rows, public, run, (histogram, steps)), None
-    if located is not None:
-        earlier = Earlier(charge=located.charge, digest=located.digest, then=partial(then, located))
-    return measure_norms(run, phase, svi.budget, begin, earlier)
-
-
-def framed(svi: SVISettings, objective: Objective, state: SVIState) -> tuple[Objective, SVIState]:
-    """The objective and the first state in the metric of the frame that was released; as they are where none was."""
-    if svi._metric is None:
-        return objective, state
-    moved, start = _framed(svi, objective)
-    return moved, state._replace(optim_state=svi.optim.init(start))
-
-
-def _framed(svi: SVISettings, objective: Objective) -> tuple[Objective, BySite]:
-    assert svi._metric is not None
-    with TRACING:
-        start = Movement.of(svi._metric, objective.guide, objective.transforms).start()
-        return replace(objective, metric=svi._metric), start
-
-
-def _norm_phase(
-    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: tuple[Charge, Charge]
-) -> NormPhase:  # fmt: skip
-    split, metric, (histogram, steps) = objective.split, objective.metric, charges
-    with TRACING:
-        _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
-        scales, known = prior_scales(split, public), codes(split)
-    log_likelihood: Function = split.log_likelihood
-    outside: Function = partial(is_outside, split)
-    if metric is not None:
-        z, scales = metric.coordinates(z), {site: np.ones(shape) for site, shape in metric.shapes.items()}
-        log_likelihood = lambda u, *rest: split.log_likelihood(metric.latents(u), *rest)  # noqa: E731
-        outside = lambda u, *rest: is_outside(split, metric.latents(u), *rest)  # noqa: E731
-
-    def choose(norms: Norms, counted: CountedRows) -> None:
-        if metric is None:
-            svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted, None)
-            return
-        norm, moved = clipped_at(metric, norms, split.num_rows, [steps])
-        svi._chosen(norm, counted, moved)
-
-    return NormPhase(
-        statistic=gradient_norm(log_likelihood, outside), start=z, scales=scales, codes=known,
-        rows=rows, public=public, histogram=histogram, charges=[steps], choose=choose, what="SVI", notes=split.notes,
-        print_cost=svi.print_cost,
-    )  # fmt: skip

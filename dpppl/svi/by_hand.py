@@ -136,7 +136,7 @@ def estimate_elbo(
 
     Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
     key = keys.as_key(rng_key)
-    args, kwargs = svi.grouped(args, kwargs, key)
+    args, kwargs = svi.grouped(svi.model, args, kwargs, key)
     objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
     check_params(params, objective.shapes)
     rows, public = objective.arrays(args, kwargs, svi.mesh)

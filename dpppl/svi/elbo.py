@@ -26,7 +26,7 @@ from dpppl.types import BySite, Foreign, Function, Tree
 
 Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
-`to_latents(position, public)` are the latents there, of all particles, and the model's Public arrays."""
+`to_latents(position, public)` are the latents there, of the first particle, and the model's Public arrays."""
 
 
 def check_params(given: Tree, shapes: Mapping[str, Tree], name: str = "params", needs_all: bool = True) -> None:
@@ -55,7 +55,8 @@ class Objective:
     - **num_particles** - guide draws a step.
     - **reads_rows** - whether the guide draws latents of rows, or the model has parameters.
     - **captured** - arrays that model and guide captured, in words.
-    - **response_distribution** - the model's distribution of a row's responses, for centred clipping; else None.
+    - **responses** - the model's distribution of a row's responses, for centred clipping; else None. They are drawn at the first
+      particle: one draw for all particles, as there is one observed response for all of them.
     - **shapes** - of the constrained parameters, by name.
     - **metric** - the frame in which aligned gradients are clipped and noised, None without one."""
 
@@ -66,29 +67,13 @@ class Objective:
     num_particles: int
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
-    response_distribution: Responses | None = None
+    responses: Responses | None = None
     shapes: Mapping[str, Tree] = field(default_factory=dict)
     metric: Metric | None = None
 
-    @property
-    def responses(self) -> Function:
-        """Draws responses, of (z of all particles, row, public, key), at the first particle: one draw for all particles, as
-        there is one observed response for all of them."""
-        assert self.response_distribution is not None
-        return self._at_the_first(self.response_distribution)
-
-    @property
-    def completions(self) -> Function | None:
-        """The completions of rows with missing values, at the first particle; None where no values may be missing."""
-        distribution = self.response_distribution
-        return (
-            self._at_the_first(distribution.completions) if distribution is not None and distribution.missing else None
-        )
-
-    def _at_the_first(self, function: Function) -> Function:
-        if self.num_particles == 1:
-            return function
-        return lambda z, *rest: function(jax.tree.map(lambda leaf: leaf[0], z), *rest)
+    def _first(self, z: BySite) -> BySite:
+        """The latents of the first particle."""
+        return z if self.num_particles == 1 else jax.tree.map(lambda leaf: leaf[0], z)
 
     def arrays(
         self, args: tuple[object, ...], kwargs: dict[str, object], mesh: jax.sharding.Mesh | None = None
@@ -153,12 +138,12 @@ class Objective:
         through the guide is post-processing. The derivative of log q(g(phi, eps); phi) is the total one."""
         (prior, z), pullback = jax.vjp(lambda phi: self.draws(phi, key, public), phi)
         if self.metric is None:
-            noisy = access(self._sum_over_particles, lambda z, public: (z, public), z, public)
+            noisy = access(self._sum_over_particles, lambda z, public: (self._first(z), public), z, public)
         else:
             metric = self.metric
             of_u = lambda u, *rest: self._sum_over_particles(metric.latents(u), *rest)  # noqa: E731
             u = metric.coordinates(z)
-            noisy = metric.gradient(access(of_u, lambda u, public: (metric.latents(u), public), u, public))
+            noisy = metric.gradient(access(of_u, lambda u, public: (self._first(metric.latents(u)), public), u, public))
             noisy = jax.tree.map(lambda leaf: leaf / metric.kept, noisy)
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
@@ -171,7 +156,7 @@ class Objective:
 
     def _latents_at(self, phi: BySite, public_and_key: Tree) -> Tree:
         public, key = public_and_key
-        return self.draws(phi, key, public)[1], public
+        return self._first(self.draws(phi, key, public)[1]), public
 
     def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         if self.num_particles == 1:

@@ -32,7 +32,7 @@ Array = np.ndarray
 _MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER, _WANDERING = 40, 1000, 1e12, 0.25
 _GAUSSIAN = (autoguide.AutoNormal, autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 _MOST_NUMBERS = 10_000_000
-_FUNCTIONS = ("guide", "objective", "public")
+_FUNCTIONS = ("objective", "public")
 """Fields that a pickle of a result leaves out: functions, and the public arrays that they use."""
 
 
@@ -48,8 +48,7 @@ class SVIResult:
     - **report** - the privacy report when the run ended.
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
     - **counted** - rows that do not inform the posterior, None where they were not counted.
-    - **guide** - the fitted guide, set up without data; the user's own works as well.
-    - **objective**, **public** - what draws from the guide need; a pickle leaves them out, and the guide.
+    - **objective**, **public** - what draws from the guide need; a pickle leaves them out.
 
     There are no losses. Draw from an unpickled result's `params` with the guide, which has a pickle of its own."""
 
@@ -61,9 +60,13 @@ class SVIResult:
     report: PrivacyReport
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
-    guide: Foreign = None
     objective: Objective | None = None
     public: BySite | None = None
+
+    @property
+    def guide(self) -> Foreign:
+        """The fitted guide, set up without data; the user's own works as well. None in a pickle."""
+        return None if self.objective is None else self.objective.guide
 
     @cached_property
     def params(self) -> dict[str, jax.Array]:

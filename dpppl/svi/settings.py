@@ -4,21 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import jax
 import numpy as np
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
-from dpppl.frame.guides import NAMES, MovedOptimizer, Movement, moves
+from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, frame_line
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
-from dpppl.model.units import grouped
-from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
@@ -34,23 +31,6 @@ from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
-
-
-def _scheme(subsampling: object) -> Subsampling:
-    """Full batches where None was given. Raises ConfigurationError for any other object."""
-    subsampling = FullBatch() if subsampling is None else subsampling
-    if not isinstance(subsampling, Subsampling):
-        raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
-    return subsampling
-
-
-def check_auto(gradient: str, clipping: object, checkpoint: object) -> None:
-    """Refuse what clipping_norm="auto" does not fit."""
-    if gradient != "aligned" or not isinstance(clipping, str | None) or checkpoint is not None:
-        raise ConfigurationError(
-            'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
-            "give the norm as a number: clipping_norm=1.0."
-        )
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -82,7 +62,9 @@ class SVISettings(Fixed, PrivateRunner):
         check_guide(guide)
         self.model, self.guide, self.gradient, self.data_plate = model, guide, gradient, data_plate
         self._optim = None if optim is None else optimizers.without_loss(optim)
-        self.frame, scheme = frame, _scheme(subsampling)
+        self.frame, scheme = frame, FullBatch() if subsampling is None else subsampling
+        if not isinstance(scheme, Subsampling):
+            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         self._metric: Metric | None = None
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
@@ -97,8 +79,12 @@ class SVISettings(Fixed, PrivateRunner):
             start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.loss = checked_loss(guide, loss)
-        if self._has_auto_norm:
-            check_auto(gradient, clipping, self.checkpoint)
+        is_plain = gradient == "aligned" and isinstance(clipping, str | None) and self.checkpoint is None
+        if self._has_auto_norm and not is_plain:
+            raise ConfigurationError(
+                'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
+                "give the norm as a number: clipping_norm=1.0."
+            )
         rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
         self._mechanism = Mechanism(
             clipping=rule, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
@@ -152,16 +138,6 @@ class SVISettings(Fixed, PrivateRunner):
         self._objective, self._programs = objective, {}
         self._start = self._start if start is None else start
 
-    def _chosen(self, norm: float, counted: CountedRows, metric: Metric | None) -> None:
-        """Take the clipping norm that a histogram gave, its counts of rows, and the metric, which knows what the norm keeps."""
-        self._metric = metric
-        self._mechanism, self._has_auto_norm, self._counted = self._mechanism.with_norm(norm), False, counted
-
-    def _framed(self, metric: Metric, objective: Objective, num_steps: int) -> None:
-        """Take the frame that a run released: from now on parameters start and move in its metric."""
-        movement = Movement.of(metric, objective.guide, objective.transforms)
-        self._metric, self._optim, self._start = metric, MovedOptimizer(num_steps, movement), Start.FRAME
-
     def _start_from(self, init_state: object, init_params: object) -> Start:
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
         if self.frame and self._metric is None and not (init_state is None and init_params is None):
@@ -200,12 +176,6 @@ class SVISettings(Fixed, PrivateRunner):
     def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
-
-    def grouped(
-        self, args: tuple[object, ...], kwargs: dict[str, object], key: jax.Array
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The model's arguments in units, where these are larger than a row."""
-        return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
     @property
     def _first_start(self) -> Start:

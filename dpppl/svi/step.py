@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
-from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.clipping import NUM_COUNTS, Adaptive, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
@@ -58,26 +58,15 @@ def svi_step(
         return noisy.total
 
     def access(log_likelihood: Function, to_latents: Function, z: BySite, public: Tree) -> Tree:
-        if isinstance(mechanism.clipping, Centred):
-            distribution = objective.response_distribution
-            is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary
+        settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
+        clipping, law = mechanism.clipping, objective.responses
+        if law is not None:
+            is_binary = objective.num_particles == 1 and law.is_binary
             return noted(noisy_centred_sum(
-                mechanism, objective.responses, is_binary, objective.completions, log_likelihood, to_latents, z, rows, public,
-                key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
+                mechanism, law, is_binary, log_likelihood, to_latents, z, rows, public, **settings
             ))  # fmt: skip
-        noisy = noisy_sum(
-            mechanism,
-            log_likelihood,
-            z,
-            rows,
-            public,
-            key=state.rng_key,
-            noise_multiplier=noise_multiplier,
-            step=state.i,
-            clipping_norm=state.clipping_norm,
-            number=ROW_NUMBER if objective.reads_rows else None,
-        )
-        clipping = mechanism.clipping
+        settings |= dict(clipping_norm=state.clipping_norm, number=ROW_NUMBER if objective.reads_rows else None)
+        noisy = noisy_sum(mechanism, log_likelihood, z, rows, public, **settings)
         if isinstance(clipping, Adaptive):
             assert num_data is not None and state.clipping_norm is not None
             norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, mechanism.subsampling.rate * num_data)

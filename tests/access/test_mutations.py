@@ -276,7 +276,7 @@ MUTATIONS = [
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
     Mutation("keys used again", "dpppl.runs.session:session", "partial(claim, run.key, again=run.goes_on)",
              "partial(KeyOrigin.of, run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
-    Mutation("a chain of several not charged", "dpppl.mcmc.chains:Chains.charges", "self.layout.num_chains if self.layout.together else 1", "1",
+    Mutation("a chain of several not charged", "dpppl.mcmc.chains:Chains.charges", "self.call.num_chains if self.call.together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
     Mutation("a rerun forgets what was spent", "dpppl.runs.budget:Budget.reserve_for", "self._runs[name] = _Run(", "self._runs.clear(); self._runs[name] = _Run(", "test_mcmc:test_without_a_budget_runs_add_up"),
     Mutation("a budget without force", "dpppl.runs.budget:Budget.admit", "> share * self.target_epsilon", "> 1e9",

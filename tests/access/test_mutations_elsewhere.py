@@ -125,7 +125,7 @@ MUTATIONS = [
              "test_elsewhere_runs:test_equal_sites_and_steps_of_svi_share_no_noise"),
     Mutation("sites of a chain share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",
              "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("vectorized",)),
-    Mutation("chains share their key", "dpppl.mcmc.chains:_first_states", "states = bound.init(chain_key, layout.num_warmup", "chain_key = chain_key if num_chains == 1 else chain_key[jnp.zeros(num_chains, int)]; states = bound.init(chain_key, layout.num_warmup",
+    Mutation("chains share their key", "dpppl.mcmc.chains:_first_states", "states = bound.init(chain_key, call.num_warmup", "chain_key = chain_key if num_chains == 1 else chain_key[jnp.zeros(num_chains, int)]; states = bound.init(chain_key, call.num_warmup",
              "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("sequential",)),
 ]  # fmt: skip
 

@@ -73,7 +73,6 @@ def door_of(case):
                 mechanism,
                 law,
                 law.is_binary,
-                None,
                 lambda z, *rest: split.log_likelihood(to_latents(z), *rest),
                 lambda z, public: (to_latents(z), public),
                 step=0,

@@ -26,7 +26,7 @@ from zoo import ZOO
 import dpppl
 from dpppl import information_flow
 from dpppl.errors import PrivacyLeakError
-from dpppl.mcmc.chains import Collection
+from dpppl.mcmc.chains import Call
 from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
 from dpppl.svi import by_hand
@@ -67,8 +67,8 @@ def program_of(kernel, args, kwargs, num_chains=1):
     state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
     bound = kernel.bind(args, kwargs)
     rows, public = bound.split.arrays(args, kwargs)
-    collection = Collection(fields=("z", "i"), num_steps=3, first=0, num_collected=3, thinning=1)
-    chunk = collection.method(bound.step, None if num_chains == 1 else jax.vmap).mapped_chunk
+    call = Call(args=args, kwargs=kwargs, fields=("z", "i"), discarded=0, num_collected=3)
+    chunk = call.method(bound.step, call.fields, None if num_chains == 1 else jax.vmap).mapped_chunk
     number = jax.ShapeDtypeStruct((), np.int32)
     closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
     first, count = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))

@@ -166,7 +166,7 @@ def test_no_person_moves_the_sum_by_more_than_the_norm(case):
         if law is None:
             return noisy_sum(mechanism, split.log_likelihood, z, rows, {}, **settings).total
         return noisy_centred_sum(
-            mechanism, law, law.is_binary, None, split.log_likelihood, whole, z, rows, {}, **settings
+            mechanism, law, law.is_binary, split.log_likelihood, whole, z, rows, {}, **settings
         ).total
 
     rows = {n: np.array(v) for n, v in in_units(model, (x, y), ids, 6)[1].items()}

@@ -153,7 +153,6 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
         "report",
         "clipped",
         "counted",
-        "guide",
         "objective",
         "public",
     }
