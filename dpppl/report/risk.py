@@ -121,7 +121,11 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
         "delta": delta,
         "groups_of": noun,
         "groups": [
-            {"rows": k, "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0}
+            {
+                "rows": k,
+                "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0,
+                "right": (1.0 + trade_off(events, k).advantage) / 2.0,
+            }
             for k in (group_size * times for times in GROUPS)
         ],
         "parts": _parts(events, delta, group_size),

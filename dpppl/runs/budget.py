@@ -211,7 +211,13 @@ class Budget:
             return None
         name, left = self.ledger.name or os.path.basename(self.ledger.path), ""
         if isinstance(self.ledger, PrivacyLedger):  # process 0's
-            left = f"what is left pays for one run of epsilon {self.ledger.remaining():.3g} on all rows. "
+            events = events_of(self.charged)
+            more = [n for n in (1, 2, 3, 5, 10, 20, 50, 100) if events and self.ledger.admits(events * n)]
+            like = f"at least {more[-1]} more like all of these, or for " if more else ""
+            left = (
+                f"what is left pays for {like}one run of epsilon {self.ledger.remaining():.3g} on all rows (squares of epsilon "
+                "add up, roughly). "
+            )
         return (
             f"The ledger '{name}' counts what is run on these data, epsilon {self.ledger.spent:.4g} so far of "
             f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; {left}Runs outside the ledger add to this."
