@@ -18,6 +18,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError, DPPPLError, Ke
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.processes import messages
 from dpppl.runs import watching
 from dpppl.types import Tree
 from dpppl.validation import check_target, in_words, plain
@@ -210,7 +211,9 @@ class Budget:
         if self.ledger is None:
             return None
         name, left = self.ledger.name or os.path.basename(self.ledger.path), ""
-        if isinstance(self.ledger, PrivacyLedger):  # process 0's
+        if (
+            isinstance(self.ledger, PrivacyLedger) and messages.count() == 1
+        ):  # of several processes one alone could say it
             events = events_of(self.charged)
             more = [n for n in (1, 2, 3, 5, 10, 20, 50, 100) if events and self.ledger.admits(events * n)]
             like = f"at least {more[-1]} more like all of these, or for " if more else ""
