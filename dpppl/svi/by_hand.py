@@ -45,7 +45,7 @@ def init(svi: SVISettings, rng_key: jax.Array, *args: Tree, init_params: Tree = 
 
 @clears_tracebacks
 @checked
-def update(svi: SVISettings, state: SVIState, *args: object, **kwargs: object) -> tuple[SVIState, None]:
+def update(svi: SVISettings, state: Tree, *args: object, **kwargs: object) -> tuple[SVIState, None]:
     """One step: one access of the data, charged first. Returns the next state, and None in the place of NumPyro's loss.
 
     - **state** - the state that `init` or the last `update` returned. It is updated once, in the process whose `init` made
