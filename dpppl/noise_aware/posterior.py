@@ -1,6 +1,7 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -82,8 +83,6 @@ class Sampler:
         self._moves, self._sites = inside
         self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
         self._slopes = jax.jit(lambda t, frame, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(frame, data)))
-        frames = None if self._is_wide else 0
-        self._chains = jax.jit(jax.vmap(self._chain, ((_EACH, None), frames, 0, None)), static_argnums=3)
 
     def __call__(
         self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array
@@ -98,8 +97,11 @@ class Sampler:
         else:
             frames = self._white(data, points, public)
         count = len(linear.start)
-        each = jax.random.split(key, count), -(-self.num_samples // count)
-        placed, diverged = self._chains((data, public), frames, *each)
+        chain = partial(self._chain, num_samples=-(-self.num_samples // count))
+        chains = jax.vmap(chain, ((_EACH, None), None if self._is_wide else 0, 0))
+        # Of narrow models compiling takes longer than running; a second run finds the program.
+        arguments = (data, public), frames, jax.random.split(key, count)
+        placed, diverged = run_once(chains, *arguments, quickly=not self._is_wide)
         # In the order of time: what drifts or is stuck makes the halves differ.
         samples = {n: np.asarray(v).swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in placed.items()}
         samples = {site: value[: self.num_samples] for site, value in samples.items()}
@@ -113,20 +115,22 @@ class Sampler:
     def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Tree:
         """Latents by site, (num_samples, ...), and whether they diverged."""
 
+        @jax.jit  # traced once
         def potential(x: jax.Array) -> Tree:
             latents, log_det, residual = self._latents(x, data, frame)
             return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
 
+        def body(state: Tree, _: object) -> Tree:
+            state = step(state)
+            return state, (state.z, state.diverging)
+
         start, step = hmc(potential_fn=potential, algo="NUTS")
         options = dict(step_size=0.5, target_accept_prob=0.9, max_tree_depth=7, rng_key=key)
         state = start(jnp.zeros(self.dimension), _NUM_WARMUP, **options)
-        state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
-
-        def body(state: Tree, _: object) -> Tree:
-            state = step(state)
-            return state, (self._latents(state.z, data, frame)[0], state.diverging)
-
-        return lax.scan(body, state, None, length=num_samples)[1]
+        # One loop for both phases: its body is most of what is compiled.
+        places, diverging = lax.scan(body, state, None, length=_NUM_WARMUP + num_samples)[1]
+        latents = jax.vmap(lambda x: self._latents(x, data, frame)[0])(places[_NUM_WARMUP:])
+        return latents, diverging[_NUM_WARMUP:]
 
     def _latents(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree, Tree]:
         """Latents, the log determinant of their derivatives, and their residual."""
