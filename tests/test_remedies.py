@@ -511,7 +511,7 @@ def test_files_that_cannot_be_read(name, content, tmp_path):
         (".", "cannot be read: Is a directory"),
         (X, "not a ndarray; an array in memory, a dict of arrays or a data frame is passed to the model itself"),
         ({"a": Y}, "not a dict"),
-        (3, "not a int"),
+        (3, "not an int"),
         (None, "not a NoneType"),
     ],
 )

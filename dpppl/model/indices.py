@@ -23,6 +23,7 @@ from dpppl.types import Atom, BySite, Equation, Function, Numbers, Traced, Tree
 _NUMPYRO = os.path.join(os.path.dirname(numpyro.__file__), "")
 _INLINED = {*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 _COMPARES = {"lt", "le", "gt", "ge", "eq", "ne"}
+_RANKS = {"argmin", "argmax", "sort", "top_k"}
 _PLACES = ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
 _PRODUCTS = {"dot_general", "conv_general_dilated"}
 _LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "stack", "pad", "split", "cumsum"}
@@ -214,8 +215,9 @@ def _compares(equation: Equation) -> bool:
 
 def _casts(equation: Equation) -> bool:
     """Whether an equation makes integers of numbers that no integer of this type need be."""
-    if equation.primitive.name in ("argmin", "argmax"):
-        return jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
+    if equation.primitive.name in _RANKS:
+        places = any(jnp.issubdtype(v.aval.dtype, jnp.integer) for v in equation.outvars)
+        return places and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact)
     if equation.primitive.name != "convert_element_type":
         return False
     given, made = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
@@ -230,8 +232,11 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
     name, parameters, shape = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
     if _casts(equation) and operands[0].value is not None:
         _note(equation, frozenset(), place, ())
-        if name != "convert_element_type":
-            return [jnp.any(jnp.isnan(operands[0].value), axis=parameters["axes"])]
+        if name in _RANKS:  # the places of NaN among others, and theirs, mean nothing
+            axis = next(parameters[key] for key in ("axes", "axis", "dimension") if key in parameters)
+            has_nan = jnp.any(jnp.isnan(operands[0].value), axis=axis, keepdims=not name.startswith("arg"))
+            places = [jnp.issubdtype(v.aval.dtype, jnp.integer) for v in equation.outvars]
+            return [jnp.broadcast_to(has_nan, v.aval.shape) if p else None for v, p in zip(equation.outvars, places)]
         return [_not_an_integer(jnp.asarray(operands[0].value), equation.outvars[0].aval.dtype)]
     if name == "clamp" and equation.outvars[0] in place.choices and operands[1].value is not None:
         low, index, high = (operand.value for operand in operands)

@@ -79,6 +79,9 @@ CAST = {
     "yes or no": (lambda z, r, p: jnp.where(r["x"].astype(bool), z["u"][0], 1.0), (0.0, np.inf), (np.nan,)),
     "rounded": (lambda z, r, p: z["u"][jnp.int32(jnp.round(r["x"]))], (3.4,), (np.nan, 3.6)),
     "nearest": (lambda z, r, p: z["u"][jnp.argmin(jnp.abs(r["x"] - jnp.arange(4.0)))], (0.0, 9.0), (np.nan,)),
+    "order": (lambda z, r, p: z["u"][jnp.argsort(r["x"] - jnp.arange(4.0))[0]], (0.0, 9.0), (np.nan,)),
+    "largest two": (lambda z, r, p: z["u"][lax.top_k(r["x"] * p["edges"], 2)[1]].sum(), (0.0, 9.0), (np.nan,)),
+    "sorted numbers": (lambda z, r, p: z["u"][0] * jnp.nansum(jnp.sort(r["x"] * p["edges"])), (np.nan, 9.0), ()),
     "edges below": (lambda z, r, p: z["u"][jnp.sum(r["x"] > p["edges"][:3])], (0.0, 9.0), (np.nan,)),
     "a dummy": (lambda z, r, p: z["u"][0] * (r["x"] > 1.0).astype(int), (0.0, 9.0), (np.nan,)),
     "compared, handled": (
