@@ -22,13 +22,13 @@ class ChainDetails:
     - **num_chains** - number of chains.
     - **num_steps** - steps of all chains together.
     - **step_sizes**, **temperatures** - the smallest and the largest.
-    - **temperature** - the one that was asked for.
+    - **temperature** - the chain's, in words, with its target: from a frame the curvature's share in clipped scores.
     - **diffusion_time** - of a chain.
     - **preconditioned** - whether the kernel has a preconditioner.
-    - **stability** - whether steps are stable at the declared curvature, in words.
+    - **stability** - the largest step times the declared curvature of all rows, None where none was declared.
     - **failed_chains** - numbers of the chains with values that are not finite.
     - **measured** - step size, moving sites and clipped rows of the last run, or None.
-    - **norm_is_chosen** - whether the clipping norm is still to be chosen.
+    - **norm_is_chosen** - whether a histogram chooses the clipping norm.
     - **frame** - its accesses in words, None without one.
     """
 

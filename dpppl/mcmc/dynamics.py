@@ -39,7 +39,7 @@ class Dynamics(Fixed, ABC):
     - **searches** - whether the warmup shortens steps that would be unstable.
     - **metric** - the frame in which chains start and move, None without one.
     - **friction** - the share of its momentum that a chain without forces loses in a step; 1 without momentum. Noise, time and
-      temperature of a step follow from it, but for kernels that override these.
+      temperature of a step follow from it; kernels that override these, as `DPSGNHT` with a friction that moves, leave it at 1.
     """
 
     mechanism: Mechanism

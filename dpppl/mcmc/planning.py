@@ -1,4 +1,4 @@
-"""Noise and clipping norm of chains, from a budget and a private histogram of norms; the plan and charges of a run."""
+"""Noise and clipping norm of chains, from a budget and a private histogram of norms; the charges of a run before its steps."""
 
 from collections.abc import Callable
 

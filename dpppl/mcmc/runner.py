@@ -297,8 +297,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
 
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
-        "do not read: depends on ..." or "do not read: unstable", in constrained space. Computed from what was released, and from
-        prior draws: free."""
+        "do not read: depends on ...", "do not read: unstable" or "do not read: rows are ignored", in constrained space. Computed
+        from what was released, and from prior draws: free."""
         return self._ended("verdict").reading
 
     @checked

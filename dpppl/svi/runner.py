@@ -50,7 +50,7 @@ class SVI(SVISettings):
     - **loss** - NumPyro's ELBO for prior and entropy: Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL). None: the
       latter for AutoNormal, else the former.
     - **clipping_norm** - bound on the L2 norm of one row's gradient; a dict by site or parameter clips each by itself.
-      "auto" spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile.
+      "auto" spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile (.8 or more from a frame).
     - **subsampling** - FullBatch(), the default, Poisson(rate) or Partition(num_batches).
     - **gradient** - "aligned" clips and noises the gradient with respect to the latents, and multiplies it by the guide's
       Jacobian. "per_parameter" clips and noises the gradient with respect to the guide's parameters; guides that read their row
