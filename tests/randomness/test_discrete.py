@@ -355,4 +355,4 @@ def test_svi_and_its_queries_are_discrete():
     result = svi.run(dpppl.secret_key(), 8, ROWS, ROWS[:, 0], progress_bar=False)
     svi.estimate_elbo(dpppl.secret_key(), result.params, ROWS, ROWS[:, 0], bound=5.0, noise_multiplier=9.0)
     report = svi.privacy_report()
-    assert report.is_discrete and len(report.events) == 2 and "RDP" in report.rows()[1][1]
+    assert report.is_discrete and len(report.events) == 2 and any("RDP" in text for _, text in report.rows())
