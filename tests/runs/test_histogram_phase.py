@@ -61,7 +61,7 @@ def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, 
             patch.setattr(driver.Program, "__call__", failing(driver.Program.__call__, 2))
         with pytest.raises(MemoryError) as caught:
             run(thing)
-    assert "the histogram that the clipping norm came from was charged" in caught.value.__notes__[0]
+    assert "The histogram that the clipping norm came from was charged" in caught.value.__notes__[0]
     report = thing.privacy_report()
     begun = [1] if at == "compiling" else [1, 2]
     assert steps_of(thing) == begun and report.num_accesses == sum(begun) and 0 < report.epsilon < 0.5

@@ -483,7 +483,7 @@ def test_posterior_draws_and_arviz():
         with pytest.raises(dpppl.ConfigurationError, match=words):
             result.sample_posterior(jax.random.key(1), 5, params)
     data = result.to_arviz(jax.random.key(2), 30)
-    assert data.posterior["w"].shape == (1, 30, D)
+    assert data.posterior["w"].shape == (2, 15, D)
     assert "observed_data" not in data.groups() and "privacy_report" in data.attrs
     written = run(make(guide=written_guide), 3, X, Y, seed=1)
     assert written.sample_posterior(jax.random.key(1), 7)["w"].shape == (7, D)
