@@ -62,12 +62,20 @@ def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighborin
 
 
 @checked
-def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
+def delta(
+    event: Events,
+    epsilon: float,
+    accountant: str = "auto",
+    *,
+    neighboring_relation: str | None = None,
+    group_size: int = 1,
+) -> float:
     """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
 
     - **epsilon** - finite, not negative.
     - **event**, **accountant**, **neighboring_relation** - as for `epsilon`, and so are guarantee and errors; a failure
       probability beta adds (1 + e^epsilon) beta.
+    - **group_size** - the most rows of one person, as for `group_epsilon`.
 
     >>> round(delta(GaussianEvent(noise_multipliers=((1.0, 1),)), epsilon=1.0), 4)
     0.1269
@@ -75,7 +83,7 @@ def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighborin
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
     events = as_events(event, neighboring_relation)
-    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant))
+    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant, _whole(group_size)))
     beta = _failure_probability(events)
     slack = math.exp(min(math.log(beta) + math.log1p(math.exp(-epsilon)) + epsilon, 0.0)) if beta else 0.0
     return min(1.0, exact_sampling * curves.ROUND_UP + slack)
@@ -99,11 +107,9 @@ def spent(
     'exact Gaussian (analytic)'
     """
     check_delta(delta)
-    if group_size != int(group_size) or group_size < 1:
-        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
     events = as_events(event, neighboring_relation)
     found, beta = [], _failure_probability(events)
-    for curve in curves.build(events, accountant, int(group_size)):
+    for curve in curves.build(events, accountant, _whole(group_size)):
         found.append((_solve(curve.epsilon, delta, beta), curve.name))
         if curve.final(delta, found[-1][0]):
             break
@@ -137,6 +143,12 @@ def check_delta(delta: float) -> None:
         raise ConfigurationError(f"delta is a {type(delta).__name__}; give a number in (0, 1), such as 1e-6.")
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta {delta} must be in (0, 1); take less than 1 / number of rows.")
+
+
+def _whole(group_size: int) -> int:
+    if group_size != int(group_size) or group_size < 1:
+        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
+    return int(group_size)
 
 
 def _failure_probability(events: Sequence[GaussianEvent]) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events, as_events
@@ -41,6 +40,7 @@ def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> li
     for name, events in runs.items():
         own = as_events(events)
         total = (*total, *own)
-        prices: Any = dict(epsilon=accountants.epsilon(own, delta), total_epsilon=accountants.epsilon(total, delta))
-        found.append(Priced(name=name, advantage=accountants.delta(own, 0.0), **prices))
+        epsilon, together = accountants.epsilon(own, delta), accountants.epsilon(total, delta)
+        advantage = accountants.delta(own, 0.0)
+        found.append(Priced(name=name, epsilon=epsilon, advantage=advantage, total_epsilon=together))
     return found

@@ -11,6 +11,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import Verdict
 from dpppl.report.render import ABOUT
 from dpppl.report.report import PrivacyReport
+from dpppl.report.risk import percent
 from dpppl.types import Document
 from dpppl.validation import a, checked
 
@@ -24,6 +25,7 @@ except ImportError:
 
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("dpppl.contrib"), autoescape=True)
 _TEMPLATES.filters["words"] = lambda text: markupsafe.escape(text).replace(" %", markupsafe.Markup("&nbsp;%"))
+_TEMPLATES.filters["percent"] = percent
 _TEMPLATES.filters["number"] = lambda value: "no bound" if isinstance(value, str) else f"{value:.4g}"
 
 

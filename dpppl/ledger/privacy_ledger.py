@@ -230,8 +230,19 @@ class PrivacyLedger:
         """Epsilon, alone and at the ledger's delta, of the largest run on full batches that would be admitted now.
 
         Reservations count as spent. For subsampled runs it is a guide: see `admits`."""
+        return self.room()[1]
+
+    @checked
+    def room(self, events: Sequence[GaussianEvent] = ()) -> tuple[int, float]:
+        """How many more runs with this plan fit, rounded down to one of 0, 1, 2, 3, 5, 10, 20, 50 and 100; and `remaining`.
+
+        - **events** - the plan."""
         book = self._read().without_the_gone()
-        return book.rule.remaining(book.committed())
+        total, fitting = book.committed(), [0]
+        if events:
+            cost = book.rule.cost(_accesses(events))
+            fitting += [n for n in (1, 2, 3, 5, 10, 20, 50, 100) if book.rule.admits(total + n * cost)]
+        return fitting[-1], book.rule.remaining(total)
 
     @checked
     def charged_steps(self, run_id: str) -> range:

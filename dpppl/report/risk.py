@@ -124,7 +124,7 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
             {
                 "rows": k,
                 "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0,
-                "right": (1.0 + trade_off(events, k).advantage) / 2.0,
+                "right": (1.0 + accounting.delta(events, 0.0, group_size=k)) / 2.0 if events else 0.5,
             }
             for k in (group_size * times for times in GROUPS)
         ],

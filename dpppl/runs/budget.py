@@ -214,12 +214,10 @@ class Budget:
         if (
             isinstance(self.ledger, PrivacyLedger) and messages.count() == 1
         ):  # of several processes one alone could say it
-            events = events_of(self.charged)
-            more = [n for n in (1, 2, 3, 5, 10, 20, 50, 100) if events and self.ledger.admits(events * n)]
-            like = f"at least {more[-1]} more like all of these, or for " if more else ""
+            more, largest = self.ledger.room(events_of(self.charged))
+            like = f"at least {more} more like all of these, or for " if more else ""
             left = (
-                f"what is left pays for {like}one run of epsilon {self.ledger.remaining():.3g} on all rows (squares of epsilon "
-                "add up, roughly). "
+                f"what is left pays for {like}one run of epsilon {largest:.3g} on all rows (squares add up, roughly). "
             )
         return (
             f"The ledger '{name}' counts what is run on these data, epsilon {self.ledger.spent:.4g} so far of "

@@ -310,6 +310,9 @@ class TestGroups:
             )
             assert group_epsilon(e, 1e-5, 1) == epsilon(e, 1e-5)
             assert group_epsilon(e, 1e-5, 4, "rdp") >= group_epsilon(e, 1e-5, 4)
+            for at in (0.0, 1.0):
+                four = delta(event(2.5, 20, neighboring_relation=relation), at)
+                assert delta(e, at, group_size=4) == pytest.approx(four, rel=1e-9) and delta(e, at) < 0.9 * four
 
     def test_poisson_group(self):
         e = event(2.0, 100, 0.02)

@@ -73,6 +73,14 @@ def test_the_budget_is_what_the_accountant_says(path):
     run(ledger, "a", 100)
     assert ledger.admits(gaussian(ROOM - 100)) and not ledger.admits(gaussian(ROOM - 99))
     assert math.isclose(ledger.spent, accounting.epsilon(gaussian(100), DELTA))
+    third = (ROOM - 100) // 3
+    for size, fit in (
+        (third, 3),
+        (third + 1, 2),
+        (ROOM - 99, 0),
+        (1, 50),
+    ):  # of 79 or 80 runs of one access 50 is the next step
+        assert ledger.room(gaussian(size)) == (fit, ledger.remaining())
     # what remains is an epsilon at the same delta: mu^2 adds up, epsilon does not
     largest = accounting.calibrate_num_steps(lambda n: gaussian(n, 1000.0), ledger.remaining(), DELTA)
     assert ledger.admits(gaussian(largest, 1000.0)) and not ledger.admits(gaussian(round(1.001 * largest), 1000.0))

@@ -314,6 +314,8 @@ def test_covariates_of_a_schema_are_the_same_whatever_the_rows_hold():
             ConfigurationError, match="names is a list of the schema's columns, which are sex, age, hours"
         ):
             schema.design(columns, names)
+    with pytest.raises(ConfigurationError, match=r"columns is a list; give schema.encoded\(table\)\[0\]"):
+        schema.design([1.0], ["age"])
 
 
 @pytest.mark.parametrize(

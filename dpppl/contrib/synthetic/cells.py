@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, init_to_median
 
 from dpppl.contrib.synthetic.schema import LEFT_OUT, Number, Schema
+from dpppl.contrib.synthetic.table import check_columns
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import STANDS_OUT, stands_out
 from dpppl.findings.verdict import Finding, Found, Level, Verdict, found, refused
@@ -217,8 +218,7 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
     def of_counts(counts: np.ndarray, total: np.ndarray, noise: Tree) -> None:
         with handlers.block(hide_fn=lambda site: site["type"] == "plate" or site["name"] in cells):
             trace = handlers.trace(model).get_trace({name: jnp.asarray(codes) for name, codes in cells.items()})
-        if missing := [name for name in cells if name not in trace]:
-            raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
+        check_columns(trace, names)
         p = jnp.exp(sum(trace[name]["fn"].log_prob(trace[name]["value"]) for name in cells))
         diagonal, away = total * p + noise**2, counts - total * p
         left = jnp.sum(p * noise**2 / diagonal)  # 1 - N p' D^-1 p, where p adds up to 1

@@ -8,7 +8,8 @@ from numpyro import handlers
 from numpyro.infer import Predictive
 
 from dpppl.contrib.synthetic.schema import Schema
-from dpppl.contrib.uncertainty.survival import check_samples
+from dpppl.contrib.synthetic.table import check_columns
+from dpppl.contrib.uncertainty.decomposition import check_samples
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.types import BySite, Function
@@ -56,8 +57,7 @@ def datasets(
     chosen = np.asarray(jax.random.choice(chosen_key, draws, (num_datasets,), replace=False))
     trace = handlers.trace(handlers.seed(model, 0)).get_trace(num_rows=1)
     names = [column.name for column in schema.columns]
-    if missing := [name for name in names if name not in trace]:
-        raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
+    check_columns(trace, names)
     check_samples(trace, samples, names)
     posterior = {site: np.asarray(value)[chosen] for site, value in samples.items()}
     drawn = Predictive(model, posterior, return_sites=names)(draw_key, num_rows=num_rows)

@@ -275,13 +275,15 @@ class Schema:
         >>> labels, x.tolist()
         (('sex=M', 'age'), [[0.0, -0.6000000238418579], [1.0, 1.0]])
         """
+        if not isinstance(columns, Mapping):
+            raise ConfigurationError(f"columns is {a(type(columns).__name__)}; give schema.encoded(table)[0].")
         known = {column.name: column for column in self.columns}
         if isinstance(names, str) or not names or not all(name in known and name in columns for name in names):
             raise ConfigurationError(f"names is a list of the schema's columns, which are {', '.join(known)}.")
         labels = []
         for name in names:
-            values = getattr(known[name], "values", None)
-            labels += [name] if values is None else [f"{name}={value}" for value in values[1:]]
+            column = known[name]
+            labels += [f"{name}={value}" for value in column.values[1:]] if isinstance(column, Category) else [name]
         x = np.concatenate([np.asarray(known[name].features(columns[name])) for name in names], axis=1)
         return x.astype(np.float32), tuple(labels)
 

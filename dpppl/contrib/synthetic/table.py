@@ -1,6 +1,6 @@
 """A NumPyro model of a table: each column given those before it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +8,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from dpppl.contrib.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
-from dpppl.types import Tree
+from dpppl.errors import ConfigurationError
+from dpppl.types import Document, Tree
 from dpppl.validation import checked, positive
 
 
@@ -56,6 +57,12 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
                 features = jnp.concatenate([features, column.features(drawn)], axis=1)
 
     return model
+
+
+def check_columns(trace: Document, names: Sequence[str]) -> None:
+    """Raise ConfigurationError for a traced model that lacks the site of a column."""
+    if missing := [name for name in names if name not in trace]:
+        raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
 
 
 def _observed(column: Column, values: Any, offset: Any) -> Any:

@@ -1,5 +1,6 @@
 """Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -7,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
-from dpppl.types import BySite
+from dpppl.model.structure import plates_of
+from dpppl.types import BySite, Document
 from dpppl.validation import checked
 
 
@@ -117,3 +119,17 @@ def by_element(samples: BySite, like: BySite) -> dict[str, np.ndarray]:
         for place in np.ndindex(shape):
             found[site + (str(list(place)) if place else "")] = draws[(slice(None), *place)]
     return found
+
+
+def check_samples(trace: Document, samples: BySite, of_rows: Sequence[str]) -> None:
+    """Raise ConfigurationError for samples of another model than the traced one, whose `of_rows` are in the plate of rows."""
+    rows = {plate for name in of_rows for plate in plates_of(trace[name])}
+    for name, site in trace.items():
+        is_latent = site["type"] == "sample" and not site["is_observed"] and name not in of_rows
+        if is_latent and not rows.intersection(plates_of(site)):
+            shape, given = tuple(site["fn"].shape()), np.shape(samples[name])[1:] if name in samples else None
+            if given != shape:
+                fault = "samples lack" if given is None else f"samples have elements of shape {given} of"
+                raise ConfigurationError(
+                    f"{fault} the model's latent '{name}', {shape}; give those of a run of this model."
+                )

@@ -1,6 +1,5 @@
 """Survival curves from posterior samples."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -9,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro import handlers
 
-from dpppl.contrib.uncertainty.decomposition import as_array
+from dpppl.contrib.uncertainty.decomposition import as_array, check_samples
 from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
-from dpppl.model.structure import plates_of, unwrapped
-from dpppl.types import BySite, Document, Function, Tree
+from dpppl.model.structure import unwrapped
+from dpppl.types import BySite, Function, Tree
 from dpppl.validation import checked, fraction
 
 
@@ -30,20 +29,6 @@ class SurvivalCurve(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     level: float
-
-
-def check_samples(trace: Document, samples: BySite, of_rows: Sequence[str]) -> None:
-    """Raise ConfigurationError for samples of another model than the traced one, whose `of_rows` are in the plate of rows."""
-    rows = {plate for name in of_rows for plate in plates_of(trace[name])}
-    for name, site in trace.items():
-        is_latent = site["type"] == "sample" and not site["is_observed"] and name not in of_rows
-        if is_latent and not rows.intersection(plates_of(site)):
-            shape, given = tuple(site["fn"].shape()), np.shape(samples[name])[1:] if name in samples else None
-            if given != shape:
-                fault = "samples lack" if given is None else f"samples have elements of shape {given} of"
-                raise ConfigurationError(
-                    f"{fault} the model's latent '{name}', {shape}; give those of a run of this model."
-                )
 
 
 @checked
