@@ -358,7 +358,7 @@ MUTATIONS = [
     Mutation("less noise than is charged goes unnoticed", "dpppl.noise_aware.releases:Releases._check",
              "noise_multiplier >= max(charged) * (1.0 - 1e-9)", "noise_multiplier >= 0.9 * max(charged)",
              "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
-    Mutation("a histogram that is not charged", "dpppl.noise_aware.plan:Plan.noise_multipliers", "for b in stage",
+    Mutation("a histogram of NoiseAware that is not charged", "dpppl.noise_aware.plan:Plan.noise_multipliers", "for b in stage",
              "for b in stage if b.kind != 'norm_bin'",
              "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
     Mutation("a centre from other rows", "dpppl.noise_aware.releases:_access", "statistic, at, rows,",
@@ -487,13 +487,6 @@ def run_named_test(mutation, request, claimed):
         getattr(importlib.import_module(module), name)(*arguments)
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_privacy_bug_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
 PASSED = set()
 
 
@@ -523,11 +516,26 @@ def check_that_it_is_caught(mutation, request, claimed):
     print(f"{mutation.bug:50} caught by {mutation.test}")
 
 
-def test_every_bug_is_in_the_code_as_it_is_and_named_tests_exist():
-    """Also of those bugs that are left out without --all."""
-    for mutation in MUTATIONS:
-        module, name = mutation.test.split(":")
-        assert quoted(mutation)[-1] and callable(getattr(importlib.import_module(module), name))
+def planted(mutations, thinned=1):
+    """Make the two tests of a table: a named test catches each bug, and each bug, thinned or not, is in the code as it is."""
+
+    @pytest.mark.thinned(thinned)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("mutation", mutations, ids=[m.bug for m in mutations])
+    def is_caught(mutation, request, claimed):
+        check_that_it_is_caught(mutation, request, claimed)
+
+    def is_in_the_code():
+        assert all(quoted(mutation)[-1] for mutation in mutations) and len({m.bug for m in mutations}) == len(mutations)
+        for module, name in (mutation.test.split(":") for mutation in mutations):
+            assert callable(getattr(importlib.import_module(module), name))
+
+    return is_caught, is_in_the_code
+
+
+test_a_privacy_bug_is_caught, test_every_bug_is_in_the_code_as_it_is_and_named_tests_exist = planted(
+    MUTATIONS, thinned=2
+)
 
 
 def test_the_table_is_long_and_spread():

@@ -2,8 +2,7 @@
 
 import functools
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 DOOR, CLIP, WEIGHTS, SUMS = (
     "dpppl.access.door:",
@@ -127,12 +126,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_rule_left_out_is_missed(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_rule_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+test_a_rule_left_out_is_missed, test_every_rule_is_in_the_code_as_it_is = planted(MUTATIONS, thinned=2)

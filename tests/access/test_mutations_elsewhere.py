@@ -1,7 +1,6 @@
 """Other libraries' defects planted here, one at a time, each caught by a named test: see test_mutations."""
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 SUM, ROUND, MASK = (
     "dpppl.access.exact_sum:sum_of_rows",
@@ -130,11 +129,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_another_librarys_defect_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_defect_is_planted_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+test_another_librarys_defect_is_caught, test_every_defect_is_planted_in_the_code_as_it_is = planted(MUTATIONS)

@@ -1,7 +1,6 @@
 """Deliberate bugs in numbers of the accounts: each is caught by a number that is known by hand."""
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 ACCOUNTING, BY_HAND = "dpppl.accounting.", "test_accounting:test_a_number_is_what_it_is_by_hand"
 
@@ -31,11 +30,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_in_a_number_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_line_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+test_a_bug_in_a_number_is_caught, test_every_line_is_in_the_code_as_it_is = planted(MUTATIONS)

@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 from benchmarks.privacy.hostile_entries import ENTRIES, PLACES, USUAL, Held, N, X, csv, text
 from dpppl import ConfigurationError, from_disk
@@ -235,11 +235,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_in_reading_entries_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_line_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS)
+test_a_bug_in_reading_entries_is_caught, test_every_line_is_in_the_code_as_it_is = planted(MUTATIONS)

@@ -2,9 +2,8 @@
 
 import functools
 
-import pytest
 from test_disk import DENSE, FULL, SPARSE
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 SUMS, DRAWN, READING = "dpppl.access.exact_sum:", "dpppl.access.drawn:", "dpppl.data.disk:"
 ONCE = "test_disk:test_each_row_of_blocks_counts_once"
@@ -36,11 +35,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_in_reading_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_line_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+test_a_bug_in_reading_is_caught, test_every_line_is_in_the_code_as_it_is = planted(MUTATIONS)

@@ -4,8 +4,7 @@ import importlib
 
 import jax
 import numpy as np
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 FLOW = "dpppl.information_flow."
 LATTICE = f"{FLOW}lattice:"
@@ -239,14 +238,7 @@ def _chacha():
     return chacha20
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_of_the_proof_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
-
-
-def test_every_bug_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS)
+test_a_bug_of_the_proof_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)
 
 
 def test_the_table_is_long():

@@ -1,7 +1,6 @@
 """What draws of censored responses are, and which rows are out of range, one bug at a time: a named test fails with it."""
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught
+from test_mutations import Mutation, planted
 
 CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.responses:"
 ZERO = "test_censoring:test_clipped_scores_have_mean_zero_where_the_censoring_law_is_declared"
@@ -35,7 +34,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
+test_a_bug_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)

@@ -2,8 +2,7 @@
 
 import functools
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught
+from test_mutations import Mutation, planted
 
 ASKED, RUN = "dpppl.noise_aware.releases:Releases.asker", "dpppl.noise_aware.runner:NoiseAware.run"
 GOES_ON = "test_checkpoint:test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one"
@@ -20,7 +19,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
+test_a_bug_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)

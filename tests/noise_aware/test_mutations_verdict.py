@@ -2,8 +2,7 @@
 
 import functools
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted  # noqa: F401
+from test_mutations import Mutation, planted
 
 CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.noise_aware.fit:"
 NUMBERS = "dpppl.noise_aware.verdict:Verdict."
@@ -123,7 +122,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
+test_a_bug_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)

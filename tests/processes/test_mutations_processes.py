@@ -1,7 +1,6 @@
 """Deliberate bugs of runs of several processes, each caught by a named test: see test_mutations."""
 
-import pytest
-from test_mutations import Mutation, check_that_it_is_caught, quoted
+from test_mutations import Mutation, planted
 
 SAID, TOGETHER, SUM = "dpppl.processes.messages:", "dpppl.runs.processes:ProcessGroup.", "dpppl.runs.placing:"
 ALIKE = "test_checksum:test_it_does_not_depend_on_how_rows_are_dealt_out"
@@ -27,11 +26,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-def test_every_line_is_in_the_code_as_it_is():
-    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.bug)
-def test_a_mutation_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
+test_a_mutation_is_caught, test_every_line_is_in_the_code_as_it_is = planted(MUTATIONS)

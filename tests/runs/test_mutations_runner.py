@@ -2,10 +2,9 @@
 
 import functools
 
-import pytest
 import test_private_runner
 import test_readable
-from test_mutations import Mutation, check_that_it_is_caught
+from test_mutations import Mutation, planted
 
 RUNNER, KERNEL, READ = (f"dpppl.{module}:" for module in ("runs.private_runner", "mcmc.planning", "findings.verdict"))
 SAME = "test_private_runner:test_a_privacy_is_the_same_as_its_settings_by_themselves"
@@ -39,7 +38,4 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_is_caught(mutation, request, claimed):
-    check_that_it_is_caught(mutation, request, claimed)
+test_a_bug_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)
