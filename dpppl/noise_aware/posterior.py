@@ -1,6 +1,6 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from jax.scipy.sparse.linalg import cg
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer.hmc import hmc
 
-from dpppl.information_flow.executables import run_once
+from dpppl.information_flow.executables import compiled, run_once
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates, Known, Prior
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
@@ -26,6 +26,7 @@ _AT_ONCE = 64
 _EACH = {"start": 0, "slopes": 0, "centre": None, "scales": None, "turn": None, "index": None}
 _CHAINS = 30
 _CANDIDATES, _TAIL, _LEAST, _HEAVY = 8, 0.2, 0.25, 0.7
+_ROUNDS, _DEGREES = 4, 5
 
 
 class Linear(NamedTuple):
@@ -92,11 +93,13 @@ class Sampler:
         draws = self.coordinates.draws(public, prior_key)
         points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
         data = linear.arrays()
+        count = len(linear.start)
         if self._is_wide:
             frames = self._wide_frame(average, covariance, points, public)
         else:
             frames = self._white(data, points, public)
-        count = len(linear.start)
+            if (independent := self._weighted(data, public, frames, count, generator(prior_key))) is not None:
+                return independent, None
         chain = partial(self._chain, num_samples=-(-self.num_samples // count))
         chains = jax.vmap(chain, ((_EACH, None), None if self._is_wide else 0, 0))
         # Of narrow models compiling takes longer than running; a second run finds the program.
@@ -112,13 +115,50 @@ class Sampler:
             return samples, None
         return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
 
+    def _density(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree]:
+        """Latents by site, and the log density of x but for a constant."""
+        latents, log_det, residual = self._latents(x, data, frame)
+        return latents, self.coordinates.split.log_prior(latents, data[1]) + log_det - 0.5 * jnp.sum(residual**2)
+
+    def _weighted(
+        self, data: Tree, public: Tree, frames: Tree, count: int, rng: np.random.Generator
+    ) -> dict[str, Array] | None:
+        """Independent draws by site, or None where weights cannot be trusted (`resampled`). Latents that are `moves` are proposed
+        from their normal law given the others; the others from a t law that is adapted to the weights of earlier proposals
+        (Cappe, Guillin, Marin, Robert 2004)."""
+        each, given, size = -(-self.num_samples // count), self._given, len(self._given)
+        mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
+        over_points = lambda x, data, frame: lax.map(  # noqa: E731
+            lambda x: self._density(x, data, frame), x, batch_size=_AT_ONCE
+        )
+        shape, program = (count, _CANDIDATES * each), jax.vmap(over_points, (0, (_EACH, None), 0))
+        score = compiled(program, jnp.zeros((*shape, self.dimension)), (data, public), frames)
+        for _ in range(_ROUNDS):
+            x = rng.standard_normal((*shape, self.dimension))
+            free = x[..., given] / np.sqrt(rng.chisquare(degrees, shape) / degrees)[..., None]
+            proposed = -0.5 * (degrees + size) * np.log1p(np.sum(free**2, axis=-1) / degrees)
+            proposed -= 0.5 * np.sum(x[..., self._own] ** 2, axis=-1)
+            x[..., given] = mean + free @ root.T
+            latents, logs = score(jnp.asarray(x, jnp.float32), (data, public), frames)
+            ratios = np.asarray(logs, np.float64) - proposed
+            ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
+            if (chosen := resampled(list(ratios), np.full(count, each), rng)) is not None:
+                numbers = (np.arange(count)[:, None], np.array(chosen))
+                order = rng.permutation(count * each)[: self.num_samples]
+                return {n: np.asarray(v)[numbers].reshape(-1, *v.shape[2:])[order] for n, v in latents.items()}
+            weights = np.exp(ratios - ratios.max()).ravel()
+            weights = np.minimum(weights, np.mean(weights) * np.sqrt(len(weights)))
+            points = x[..., given].reshape(len(weights), -1)
+            mean = np.average(points, axis=0, weights=weights)
+            root = root_of(np.atleast_2d(np.cov(points.T, aweights=weights)) + 1e-6 * np.eye(size))
+        return None
+
     def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Tree:
         """Latents by site, (num_samples, ...), and whether they diverged."""
 
         @jax.jit  # traced once
         def potential(x: jax.Array) -> Tree:
-            latents, log_det, residual = self._latents(x, data, frame)
-            return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
+            return -self._density(x, data, frame)[1]
 
         def body(state: Tree, _: object) -> Tree:
             state = step(state)
@@ -292,31 +332,40 @@ class Mixture(NamedTuple):
     def weighted(self, log_prior: Callable[[Array], Array], rng: np.random.Generator, count: int) -> Array | None:
         """Draws (count, d) under another prior than the normal one, or None where the two differ too much for weights.
 
-        Of each normal distribution `_CANDIDATES` times as many are drawn, weighted by the priors' ratio, and resampled evenly
-        (Kitagawa 1996). The largest weights follow a generalised Pareto law, whose shape says whether weights can be trusted
-        (Vehtari, Simpson, Gelman, Yao, Gabry 2024).
+        Of each normal distribution `_CANDIDATES` times as many are drawn, weighted by the priors' ratio, and resampled.
 
         - **log_prior** - the exact log density of coordinates (n, d), but for a constant."""
-        from scipy.stats import genpareto
-
         numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
         u = [self._drawn(number, _CANDIDATES * more, rng) for number, more in zip(numbers, wanted)]
         points = [self.mean + self.surrogate.frame.latents(each) for each in u]
         together, precision = np.concatenate(u), np.linalg.inv(self.prior)
         ratios = log_prior(np.concatenate(points)) + 0.5 * np.sum(together * times(precision, together), axis=(1, 2))
-        shares = [np.exp(each - np.max(each)) for each in np.split(ratios, np.cumsum([len(each) for each in u])[:-1])]
-        shares = [each / np.sum(each) for each in shares]
-        every = np.sort(np.concatenate([each * len(each) for each in shares]))
-        tail = every[-int(_TAIL * len(every)) :]
-        if not (np.isfinite(tail).all() and 1.0 / np.mean(every**2) >= _LEAST):
+        chosen = resampled(np.split(ratios, np.cumsum([len(each) for each in u])[:-1]), wanted, rng)
+        if chosen is None:
             return None
-        if tail[-1] > 1.1 * tail[0] and genpareto.fit(tail - tail[0], floc=0.0)[0] > _HEAVY:
-            return None
-        found = []
-        for share, each, more in zip(shares, points, wanted):
-            places = np.searchsorted(np.cumsum(share), (rng.random() + np.arange(more)) / more)
-            found.append(each[np.minimum(places, len(each) - 1)])
-        return rng.permutation(np.concatenate(found))
+        return rng.permutation(np.concatenate([each[places] for each, places in zip(points, chosen)]))
+
+
+def resampled(ratios: Sequence[Array], wanted: Array, rng: np.random.Generator) -> list[Array] | None:
+    """Of each group of candidates, by the logs of their weights, the places of as many as are wanted, resampled evenly (Kitagawa
+    1996); None where weights cannot be trusted: few candidates hold them, or the largest ones follow a generalised Pareto law of
+    a large shape (Vehtari, Simpson, Gelman, Yao, Gabry 2024)."""
+    from scipy.stats import genpareto
+
+    shares = [np.exp(each - np.max(each)) for each in ratios]
+    shares = [each / np.sum(each) for each in shares]
+    every = np.sort(np.concatenate([each * len(each) for each in shares]))
+    tail = every[-int(_TAIL * len(every)) :]
+    if not (np.isfinite(tail).all() and 1.0 / np.mean(every**2) >= _LEAST):
+        return None
+    if tail[-1] > 1.1 * tail[0] and genpareto.fit(tail - tail[0], floc=0.0)[0] > _HEAVY:
+        return None
+    places = [np.searchsorted(np.cumsum(s), (rng.random() + np.arange(n)) / n) for s, n in zip(shares, wanted)]
+    return [np.minimum(each, len(share) - 1) for each, share in zip(places, shares)]
+
+
+def generator(key: jax.Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
 
 
 def draw(
@@ -324,7 +373,7 @@ def draw(
 ) -> tuple[dict[str, Array], str | None]:
     """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Draws are independent
     where the prior is normal, or so near to its normal law, within the posterior's range, that weights can be trusted."""
-    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+    rng = generator(key)
     densities = jax.vmap(coordinates.log_prior, (0, None))
     log_prior = lambda x: np.asarray(run_once(densities, np.asarray(x, np.float32), public), float)  # noqa: E731
     points: Array | None = None

@@ -29,6 +29,8 @@ WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
 NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 RESPONSES = "dpppl.model.responses:Responses."
 TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
+SAMPLER = "dpppl.noise_aware.posterior:Sampler."
+OWN = "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"
 bug = functools.partial(Mutation, cached=False)
 
 NAMES = "test_noise_aware_coordinates:test_values_without_a_name_are_found_with_their_cure"
@@ -51,7 +53,13 @@ MUTATIONS = [
     bug("a refused run says what it has learned", f"{CHECKS}Verdict.share_learned", "if self.refusals", "if False",
         "test_verdict:test_notebooks_show_the_line_and_the_words_by_site"),
     bug("latents that are no coordinates have no word", "dpppl.noise_aware.conclusion:concluded", "beyond=words", "beyond={}",
-        "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"),
+        OWN, (0.25, "monkeypatch")),
+    bug("proposals are not weighed by their density", f"{SAMPLER}_weighted", "ratios = np.asarray(logs, np.float64) - proposed",
+        "ratios = np.asarray(logs, np.float64)", OWN, (0.25, "monkeypatch")),
+    bug("weights of draws that move with others are not transformed", f"{SAMPLER}_density", "+ log_det", "", OWN,
+        (0.25, "monkeypatch")),
+    bug("candidates are drawn regardless of their weights", "dpppl.noise_aware.posterior:resampled", "np.cumsum(s)",
+        "np.linspace(0.0, 1.0, len(s))", OWN, (0.25, "monkeypatch")),
     bug("fewer outliers than expected count", f"{CHECKS}against", "max(share / std, 0.0)", "(share / std)",
         CHANCE, (lambda: {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)},)),
     bug("latents that the data bound on one side are not told", f"{CHECKS}one_sided", "min(widths) < 1.0", "False",

@@ -14,6 +14,7 @@ import dpppl
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.noise_aware import posterior
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.unnamed import cure_of
 
@@ -282,8 +283,10 @@ def exact_moments():
 
 
 @pytest.mark.slow
-def test_with_budget_to_spare_the_posterior_is_the_models_own():
-    """mu = 100: means within .3 sd, sds within 20 %; Monte Carlo errors are at most .08 sd and 7 %.
+@pytest.mark.parametrize("least_share", [posterior._LEAST, 2.0], ids=["weights", "chains"])
+def test_with_budget_to_spare_the_posterior_is_the_models_own(least_share, monkeypatch):
+    """mu = 100: means within .2 sd, sds within 15 %; Monte Carlo errors are at most .04 sd and 4 %. NUTS draws where no weights
+    can be trusted.
 
     The verdict says of a latent that enters no likelihood that it is the prior."""
 
@@ -291,8 +294,11 @@ def test_with_budget_to_spare_the_posterior_is_the_models_own():
         numpyro.sample("another", dist.Gamma(2.0, 1.0))
         return non_centred(group, y)
 
+    monkeypatch.setattr(posterior, "_LEAST", least_share)
+    if least_share < 1.0:
+        monkeypatch.setattr(posterior.Sampler, "_chain", "not needed")
     found = dpppl.NoiseAware(
-        with_another, noise_multiplier=0.01, coordinates=("effects",), num_samples=800, print_cost=False
+        with_another, noise_multiplier=0.01, coordinates=("effects",), num_samples=2_000, print_cost=False
     )
     found.run(dpppl.secret_key(), *data())
     assert not found.verdict.refusals and set(found.verdict.learned) == {f"effects[{g}]" for g in range(NUM_GROUPS)}
@@ -305,8 +311,8 @@ def test_with_budget_to_spare_the_posterior_is_the_models_own():
     )
     points = np.column_stack([samples["mu"], samples["tau"], samples["effects"]]).astype(np.float64)
     mean, sd = exact_moments()
-    assert np.max(np.abs(points.mean(axis=0) - mean) / sd) < 0.3
-    np.testing.assert_allclose(points.std(axis=0), sd, rtol=0.2)
+    assert np.max(np.abs(points.mean(axis=0) - mean) / sd) < 0.2
+    np.testing.assert_allclose(points.std(axis=0), sd, rtol=0.15)
 
 
 def test_priors_without_a_variance_have_a_scale():
