@@ -191,7 +191,8 @@ def draws(*cell):
     private = noise_aware(model)
     private.run(dpppl.secret_key(), x, y)
     taken, found = [], []
-    for posterior._LEAST in (posterior._LEAST, 2.0):
+    for least in (posterior._LEAST, 2.0):
+        posterior._LEAST = least
         start = time.process_time()
         private.sample_again(dpppl.secret_key(), x, y)
         taken.append(time.process_time() - start)
