@@ -24,8 +24,9 @@ KINDS = {
 def weighed(clipping, squares=ONE, keep=KEEP):
     with jax.enable_x64(True):
         squares = jax.tree.map(jnp.asarray, squares)
-        bounds = clipping, squares, jnp.asarray(keep), jnp.float32(2.0)
-        return jax.tree.map(np.asarray, sums.weigh(*bounds)), np.asarray(sums.count(*bounds))
+        bounds = squares, jnp.asarray(keep), jnp.float32(2.0)
+        found = jax.jit(lambda *bounds: (sums.weigh(clipping, *bounds), sums.count(clipping, *bounds)))(*bounds)
+        return jax.tree.map(np.asarray, found)
 
 
 @pytest.mark.parametrize("clipping", KINDS, ids=lambda clipping: type(clipping).__name__)
@@ -66,13 +67,15 @@ def test_rows_without_a_norm_have_counts_of_their_own(clipping):
     norm, size = jnp.float32(2.0), clipping.count_sensitivity
     values = [jnp.nan, jnp.inf, -jnp.inf, 0.0, 1e-25, 0.3, 1e9]
     gradients = {"a": jnp.array(values)[:, None], "b": jnp.zeros((len(values), 1))}
-    found = np.asarray(with_count(clipping, norm)((gradients, jnp.zeros((len(values), 3))), None)[1])
+    count = jax.jit(lambda rows: with_count(clipping, norm)(rows, None)[1])
+    found = np.asarray(count((gradients, jnp.zeros((len(values), 3)))))
     np.testing.assert_allclose(found[:, 1], [size] * 3 + [0.0] * 4)
     np.testing.assert_allclose(found[:, 2], [0.0] * 3 + [size] * 2 + [0.0] * 2)
     assert not found[:5, 0].any() and np.max(np.linalg.norm(found, axis=1)) <= size * (1.0 + 1e-6)
     with jax.enable_x64(True):
         squares = {"a": jnp.square(jnp.asarray(values, float)), "b": jnp.full(len(values), 1e-37)}
-        np.testing.assert_allclose(sums.count(clipping, squares, jnp.ones(len(values), bool), norm), found, atol=1e-7)
+        count = jax.jit(lambda squares: sums.count(clipping, squares, jnp.ones(len(values), bool), norm))
+        np.testing.assert_allclose(count(squares), found, atol=1e-7)
 
 
 def test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one():
@@ -113,13 +116,14 @@ def test_rows_of_weight_zero_add_exactly_nothing(kind):
     if kind == "lookup":
         parts[0] = np.array([[0, 1, 4], [2, 3, 4], [1, 0, 2], [3, 4, 4], [4, 4, 4]], np.int32)
     weight = np.array([0.5, 0.0, 1.0, 0.0, 0.25])
+    weighted = jax.jit(lambda parts, weights: sums.weighted(form, parts, weights))
     with jax.enable_x64(True):
-        some = np.asarray(sums.weighted(form, [p[weight > 0] for p in parts], jnp.asarray(weight[weight > 0])))
+        some = np.asarray(weighted([p[weight > 0] for p in parts], weight[weight > 0]))
         for bad in (np.nan, np.inf, -3e38):
             changed = [p.copy() for p in parts]
             for part in changed[kind == "lookup" :]:
                 part[weight == 0] = bad
-            np.testing.assert_allclose(sums.weighted(form, changed, jnp.asarray(weight)), some, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(weighted(changed, weight), some, rtol=1e-6, atol=1e-7)
 
 
 def test_norms_are_bounded_from_above():
@@ -135,7 +139,7 @@ def test_norms_are_bounded_from_above():
 
 def test_sites_together_are_at_most_1_long():
     clipping = PerSite({"a": 3.0, "b": 4.0})
-    found = clipping.clip({"a": jnp.full((2, 2), 1e3), "b": jnp.full((2, 5), -1e3)}, None)
+    found = jax.jit(lambda rows: clipping.clip(rows, None))({"a": jnp.full((2, 2), 1e3), "b": jnp.full((2, 5), -1e3)})
     lengths = {site: np.linalg.norm(leaf, axis=1) for site, leaf in found.items()}
     np.testing.assert_allclose(lengths["a"], 0.6, rtol=1e-4)
     np.testing.assert_allclose(lengths["b"], 0.8, rtol=1e-4)
@@ -161,10 +165,11 @@ def test_each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not():
         return jnp.sum(jnp.where(mask[:, None], rows, 0.0)), jnp.sum(mask)
 
     for until_last in (False, True):
-        total, count = over_chunks(chunk_sum, rows, jnp.asarray(mask), 4, until_last)
+        total, count = jax.jit(lambda: over_chunks(chunk_sum, rows, jnp.asarray(mask), 4, until_last))()  # noqa: B023
         assert float(total) == pytest.approx(rows[mask].sum()) and int(count) == mask.sum()
     fetch = lambda number: jnp.asarray(rows)[number]  # noqa: E731
-    found = sum_of_rows(lambda row: row, Drawn(np.arange(11), jnp.asarray(mask), fetch), Flat(1.0).clip)
+    drawn = Drawn(np.arange(11), jnp.asarray(mask), fetch)
+    found = jax.jit(lambda: sum_of_rows(lambda row: row, drawn, Flat(1.0).clip))()
     np.testing.assert_allclose(found, rows[mask].sum(), atol=1e-5)
 
 

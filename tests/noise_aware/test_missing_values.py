@@ -149,7 +149,7 @@ def test_rows_with_missing_values_are_counted():
     rows, public = split.arrays(data, {})
     responses = Responses.of(split)
     assert responses.has_gaps and responses.missing == ("x2_unobserved",)
-    found = jax.vmap(lambda row: responses.has_gap({"z": jnp.asarray(TRUTH)}, row, public))(rows)
+    found = jax.jit(jax.vmap(lambda row: responses.has_gap({"z": jnp.asarray(TRUTH)}, row, public)))(rows)
     np.testing.assert_array_equal(found, ~data[2])
 
 

@@ -221,9 +221,10 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     """Over listed responses, by their probabilities, and over an exchangeable set, some of which tie; not where probabilities
     are a tenth off. With both flags they are at most 1 long."""
     rng = np.random.default_rng(0)
+    of = jax.jit(lambda log_probs, weights: fit.moments_of_rank(log_probs, weights))
 
     def mean_of(log_probs, weights, probabilities):
-        found = [fit.moments_of_rank(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
+        found = [of(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
         return probabilities @ np.array([moments for moments, _ in found])
 
     log_probs = np.log([0.5, 0.2, 0.2, 0.1]).astype(np.float32)
@@ -232,7 +233,7 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     assert np.abs(mean_of(log_probs, p, np.array([0.45, 0.2, 0.2, 0.15]))).max() > 0.02
     drawn = np.round(rng.standard_normal(33), 1).astype(np.float32)
     alike = np.full(33, 1 / 33, np.float32)
-    rolled = [fit.moments_of_rank(np.roll(drawn, k), alike) for k in range(33)]
+    rolled = [of(np.roll(drawn, k), alike) for k in range(33)]
     moments = np.array([moments for moments, _ in rolled])
     assert np.abs(moments.mean(axis=0)).max() < 1e-6
     np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)

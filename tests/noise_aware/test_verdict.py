@@ -176,21 +176,22 @@ def shares(x, y):
 
 
 @pytest.mark.parametrize(
-    ("model", "x", "y", "expected"),
+    ("model", "cases"),
     [
-        (counts, 1.0, 2.0, False), (counts, 1.0, -1.0, True), (counts, 1.0, 2.5, True), (counts, 1.0, np.nan, False),
-        (counts, -1.0, -1.0, False), (shares, [0.2, 0.3, 0.4995], [1.0, 2.0], False),
-        (shares, [0.2, 0.3, 0.6], [1.0, 2.0], True), (shares, [-0.2, 0.3, 0.9], [1.0, 2.0], True),
+        (counts, {"inside": (1.0, 2.0, False), "negative": (1.0, -1.0, True), "no count": (1.0, 2.5, True),
+                  "missing": (1.0, np.nan, False), "masked": (-1.0, -1.0, False)}),
+        (shares, {"rounded": ([0.2, 0.3, 0.4995], [1.0, 2.0], False), "no shares": ([0.2, 0.3, 0.6], [1.0, 2.0], True),
+                  "a negative share": ([-0.2, 0.3, 0.9], [1.0, 2.0], True)}),
     ],
-    ids=["inside", "negative", "no count", "missing", "masked", "rounded", "no shares", "a negative share"],
 )  # fmt: skip
-def test_supports_are_the_models_own(model, x, y, expected):
+def test_supports_are_the_models_own(model, cases):
     """Masked entries may be anything, and shares may be rounded."""
-    x, y = np.float32([x]), np.float32([y])
-    responses = Responses.of(split_model(model, (x, y), {}))
-    (rows, public), z = responses.split.arrays((x, y), {}), {name: jnp.zeros(()) for name in responses.split.latents}
-    row = {name: value[0] for name, value in rows.items()}
-    assert bool(responses.is_outside(z, row, public)) == expected
+    x, y, expected = map(np.array, zip(*cases.values()))
+    args = x.astype(np.float32), y.astype(np.float32)
+    responses = Responses.of(split_model(model, args, {}))
+    (rows, public), z = responses.split.arrays(args, {}), {name: jnp.zeros(()) for name in responses.split.latents}
+    found = jax.jit(jax.vmap(lambda row: responses.is_outside(z, row, public)))(rows)
+    assert dict(zip(cases, found.tolist())) == dict(zip(cases, expected.tolist()))
 
 
 # Budgets that can tell nothing
@@ -226,13 +227,12 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
     p, values = jnp.array([0.5, 0.2, 0.2, 0.1]), jnp.array([0.0, 3.0, 1.0, 2.0])
     squares, flags = jnp.array([0.5, 2.0, 3.0]), jnp.array([True, True])
 
-    def of(k, speaks=True, is_outside=False):
+    @jax.jit
+    def of(k, speaks, is_outside):
         log_probs, all_values = jnp.append(jnp.log(p[k]), jnp.log(p)), jnp.append(values[k], values)
-        return fit.numbers(
-            log_probs, all_values, jnp.append(0.0, p), squares, flags, jnp.array(speaks), jnp.array(is_outside)
-        )
+        return fit.numbers(log_probs, all_values, jnp.append(0.0, p), squares, flags, speaks, is_outside)
 
-    every = np.array([of(k) for k in range(4)])
+    every = np.array([of(k, True, False) for k in range(4)])
     signed = np.array([0.45, 0.2, 0.2, 0.15]) @ every
     assert np.abs((np.asarray(p) @ every)[[0, 3, 4, 11, 12, 13, 14]]).max() < 1e-6
     assert np.abs(signed[11:14]).min() > 0.01 and np.sign(signed[11]) == -np.sign(signed[12]) == -np.sign(signed[13])
@@ -286,12 +286,11 @@ def test_the_unlikelier_of_two_responses_counts_in_full(p):
     """By value, with the signs of the squares; and the likelier by their odds, so that the mean is zero."""
     log_probs, squares = jnp.log(jnp.array([1.0 - p, p])), jnp.array([0.1, 3.0, 0.5, 0.2])
 
+    @jax.jit
     def of(k):
-        return np.asarray(
-            fit.numbers(
-                jnp.append(log_probs[k], log_probs), jnp.array([k, 0.0, 1.0]), jnp.array([0.0, 1.0 - p, p]), squares,
-                jnp.zeros(2), jnp.array(True), jnp.array(False),
-            )
+        return fit.numbers(
+            jnp.append(log_probs[k], log_probs), jnp.array([k, 0.0, 1.0]), jnp.array([0.0, 1.0 - p, p]), squares,
+            jnp.zeros(2), jnp.array(True), jnp.array(False),
         )  # fmt: skip
 
     signs, odds = np.array([-1.0, 1.0, -1.0, -1.0]), min(p, 1.0 - p) / max(p, 1.0 - p)
@@ -305,9 +304,10 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
     """All squares of a row are small where its response is certain; its largest has the sign of a large one all the same."""
     certain = jnp.array([0.1, 0.9, 0.2])
     log_probs, weights = jnp.log(jnp.array([0.99, 0.99, 0.01])), jnp.array([0.0, 0.99, 0.01])
-    found = fit.numbers(
-        log_probs, jnp.array([0.0, 0.0, 1.0]), weights, certain, jnp.zeros(2), jnp.array(True), jnp.array(False)
-    )
+    values, flags = jnp.array([0.0, 0.0, 1.0]), jnp.zeros(2)
+    found = jax.jit(
+        lambda: fit.numbers(log_probs, values, weights, certain, flags, jnp.array(True), jnp.array(False))
+    )()
     np.testing.assert_array_equal(np.sign(found[11:-1]), [1.0, -1.0, 1.0])  # the response is the lower one
 
 
@@ -338,19 +338,14 @@ def test_impossible_responses_are_counted_alone():
     draws = -0.5 * jnp.linspace(-2.0, 2.0, 32) ** 2
     weights = jnp.full(33, 1 / 33)
 
+    @jax.jit
     def of(z):
         log_probs, values = jnp.append(-0.5 * z**2, draws), jnp.append(z, jnp.linspace(-2.0, 2.0, 32))
-        return np.asarray(
-            fit.numbers(log_probs, values, weights, jnp.ones(2), jnp.zeros(2), jnp.array(True), jnp.array(False))
-        )
+        return fit.numbers(log_probs, values, weights, jnp.ones(2), jnp.zeros(2), jnp.array(True), jnp.array(False))
 
-    far, near = of(20.0), of(3.0)
-    assert (
-        far[0] == pytest.approx(1 - 1 / 33, abs=1e-5)
-        and not np.any(far[1:])
-        and near[0] == 0.0
-        and np.all(near[3:5] != 0.0)
-    )
+    far, near = np.array(of(20.0)), np.array(of(3.0))
+    assert far[0] == pytest.approx(1 - 1 / 33, abs=1e-5) and not np.any(far[1:])
+    assert near[0] == 0.0 and np.all(near[3:5] != 0.0)
 
 
 @pytest.mark.slow
