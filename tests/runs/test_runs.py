@@ -120,16 +120,29 @@ def _leak(*_, **__):
     raise dpppl.PrivacyLeakError("refused")
 
 
+def assert_no_rows(traceback):
+    """A debugger, or a log with locals, finds no array of the call below the caller's own frame."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    ours = [frame for frame in frames if os.sep + "dpppl" + os.sep in frame.f_code.co_filename]
+    assert len(ours) >= 3
+    for frame in ours:
+        assert not any(leaf is Y or getattr(leaf, "shape", ()) == Y.shape for leaf in jax.tree.leaves(frame.f_locals))
+
+
 @pytest.mark.quick_cases(1)
 @every_way
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=["interrupt", "failure"])
 def test_a_run_that_stops_stays_charged_for_what_it_began(way, error, monkeypatch):
-    """The third chunk of two steps (a query: its one access); what was planned beyond is given back."""
+    """The third chunk of two steps (a query: its one access); what was planned beyond is given back. No frame holds rows."""
     thing = way.make(target_delta=1e-5)
     with monkeypatch.context() as patch:
         broken(patch, error, at=1 if way.steps == 1 else 3)
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error)) as caught:
             way.run(thing, dpppl.secret_key())
+    assert_no_rows(caught.tb)
     begun = 1 if way.steps == 1 else 6
     assert way.spent(thing) == begun == thing.privacy_report().num_accesses
     way.run(thing, dpppl.secret_key())
@@ -291,6 +304,11 @@ def test_a_reserve_is_kept_for_what_comes_later(way):
 @pytest.mark.quick_cases(1)
 @every_way
 def test_the_cost_is_printed_once_by_itself_and_in_all(way, capsys):
+    """Where it is printed; and a key that can be guessed is named, by a warning at the caller's line and in the report."""
+    with pytest.warns(PrivacyWarning, match="guessable seed") as caught:
+        way.run(quiet := way.make(print_cost=False), jax.random.PRNGKey(0))
+    assert caught[0].filename == __file__ and "short seed that can be guessed" in str(quiet.privacy_report())
+    assert not capsys.readouterr().out and way.spent(quiet) == way.steps
     thing = way.make(target_delta=1e-5)
     way.run(thing, dpppl.secret_key())
     first = capsys.readouterr().out
@@ -302,35 +320,6 @@ def test_the_cost_is_printed_once_by_itself_and_in_all(way, capsys):
     both = thing.privacy_report().epsilon
     assert first.startswith("This run will spend epsilon = ") and "in all" not in first
     assert second.startswith(first.split(" at delta")[0]) and f"in all {both:.4g} with what was spent before" in second
-    way.run(quiet := way.make(print_cost=False), dpppl.secret_key())
-    assert not capsys.readouterr().out and way.spent(quiet) == STEPS
-
-
-@pytest.mark.quick_cases(1)
-@every_way
-def test_a_key_that_can_be_guessed_is_named(way):
-    thing = way.make(print_cost=False)
-    with pytest.warns(PrivacyWarning, match="guessable seed") as caught:
-        way.run(thing, jax.random.PRNGKey(0))
-    assert caught[0].filename == __file__
-    assert "short seed that can be guessed" in str(thing.privacy_report())
-
-
-@pytest.mark.quick_cases(1)
-@every_way
-def test_what_is_raised_holds_no_rows(way, monkeypatch):
-    """A debugger, or a log with locals, finds no array of the call below the caller's own frame."""
-    broken(monkeypatch, MemoryError(), at=1)
-    with pytest.raises(MemoryError) as caught:
-        way.run(way.make(print_cost=False), dpppl.secret_key())
-    frames, traceback = [], caught.tb
-    while traceback is not None:
-        frames.append(traceback.tb_frame)
-        traceback = traceback.tb_next
-    ours = [frame for frame in frames if os.sep + "dpppl" + os.sep in frame.f_code.co_filename]
-    assert len(ours) >= 3
-    for frame in ours:
-        assert not any(leaf is Y or getattr(leaf, "shape", ()) == Y.shape for leaf in jax.tree.leaves(frame.f_locals))
 
 
 def test_a_delta_that_may_publish_rows_is_named():

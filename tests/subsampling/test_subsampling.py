@@ -185,7 +185,7 @@ def test_a_word_beyond_the_last_whole_multiple_is_rejected(monkeypatch):
     size = [2**32 - 1] * (SAMPLING_BITS // 32)  # the largest uniform: every row
     fixed_bits(monkeypatch, *size, largest + 1, largest, 2**32 - 1, 0)
     for _ in both_ways(monkeypatch):
-        selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 4)
+        selection = jax.jit(lambda key: draw_sparse(key, 12, 0.5, 12, 4))(jax.random.key(0))
         assert selection.mask.tolist() == [False, True, False, True]
         assert selection.index[selection.mask].tolist() == [11, 0]
 
@@ -194,7 +194,7 @@ def test_repeats_are_dropped_and_the_first_distinct_rows_are_kept(monkeypatch):
     smallest, table = _binomial_thresholds(0.5, 12, 12)
     fixed_bits(monkeypatch, *table[3 - smallest - 1], 5, 5, 7, 5, 7, 9, 2, 1)  # P(size <= 2) exactly: size 3
     for _ in both_ways(monkeypatch):
-        selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 8)
+        selection = jax.jit(lambda key: draw_sparse(key, 12, 0.5, 12, 8))(jax.random.key(0))
         assert selection.index[selection.mask].tolist() == [5, 7, 9]
 
 

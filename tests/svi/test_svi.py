@@ -322,7 +322,7 @@ def test_sum_and_count_of_adaptive_clipping_share_the_budget_of_one_event():
     assert total.std() == pytest.approx(2.0 / np.sqrt(0.7), rel=0.03)
 
 
-def test_a_plan_is_what_the_run_costs_and_meets_its_target():
+def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_the_data():
     svi = make(noise_multiplier=None, target_epsilon=0.7, target_delta=1e-5, subsampling=dpppl.Poisson(0.1))
     plan = svi.privacy_plan(40)
     assert 0.99 * 0.7 < plan.epsilon <= 0.7
@@ -334,6 +334,12 @@ def test_a_plan_is_what_the_run_costs_and_meets_its_target():
     assert svi.privacy_report().details.num_steps == 40
     text = str(report)
     assert "aligned" in text and "chain" not in text and "temperature" not in report.to_dict()
+    with pytest.raises(dpppl.KeyReuseError):
+        run(make(), 3, X, Y)
+    assert result.state.rng_key is None
+    held = [leaf for leaf in jax.tree.leaves((result.params, result.state, result.trajectory))]
+    assert not any(np.shape(leaf)[:1] == (N,) for leaf in held)
+    assert pickle.loads(pickle.dumps(result.params)).keys() == result.params.keys()
 
 
 @pytest.mark.slow
@@ -383,17 +389,6 @@ def test_nothing_is_charged_where_nothing_ran():
     with pytest.raises(dpppl.ConfigurationError, match="different latent sites"):
         run(svi, 3, X, Y)
     assert svi.privacy_report().details.num_steps == 0 and svi.privacy_report().epsilon_at(1e-5) == 0.0
-
-
-def test_a_key_is_used_once_and_no_result_holds_it_or_the_data():
-    svi = make()
-    result = run(svi, 3, X, Y, seed=7)
-    with pytest.raises(dpppl.KeyReuseError):
-        run(svi, 3, X, Y, seed=7)
-    assert result.state.rng_key is None
-    held = [leaf for leaf in jax.tree.leaves((result.params, result.state, result.trajectory))]
-    assert not any(np.shape(leaf)[:1] == (N,) for leaf in held)
-    assert pickle.loads(pickle.dumps(result.params)).keys() == result.params.keys()
 
 
 @pytest.mark.slow
