@@ -122,8 +122,8 @@ def test_a_units_log_likelihood_is_the_sum_of_its_rows(model, args):
     single = split_model(model, args, {})
     z = {name: 0.3 + jnp.arange(np.prod(s.shape, dtype=int)).reshape(s.shape) for name, s in split.latents.items()}
     each, _ = single.arrays(args, {})
-    alone = jax.vmap(lambda row: jax.value_and_grad(single.log_likelihood)(z, row, {}))(each)
-    units = jax.vmap(lambda unit: jax.value_and_grad(split.log_likelihood)(z, unit, public))(rows)
+    alone = jax.jit(jax.vmap(lambda row: jax.value_and_grad(single.log_likelihood)(z, row, {})))(each)
+    units = jax.jit(jax.vmap(lambda unit: jax.value_and_grad(split.log_likelihood)(z, unit, public)))(rows)
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(units)):
         sums = np.stack([np.asarray(one)[np.array(ids) == i].sum(0) for i in range(5)])
         assert np.allclose(sums, other, rtol=1e-5, atol=1e-5)  # padding counts nothing, where zeros were NaN, too
@@ -202,10 +202,10 @@ def test_responses_of_a_unit_are_drawn_jointly():
     law = responses_of(split, 6)
     z = {"b": jnp.zeros(2), "scale": jnp.zeros(())}
     unit = {name: value[0] for name, value in rows.items()}
-    values, weights = law(z, unit, public, key())
+    values, weights = jax.jit(lambda key: law(z, unit, public, key))(key())
     assert values["y"].shape == (6, 4, 1) and np.allclose(weights, 1 / 7) and not law.is_binary
     assert len(np.unique(np.asarray(values["y"]))) == 24
-    totals = law.totals(z, unit, public, values)
+    totals = jax.jit(lambda values: law.totals(z, unit, public, values))(values)
     assert np.allclose(totals[0], np.asarray(unit["y"])[:3].sum(), atol=1e-5)  # the fourth place is padding
     assert np.allclose(totals[1:], np.asarray(values["y"])[:, :3, 0].sum(1), atol=1e-5)
 
