@@ -76,13 +76,14 @@ def test_a_candidate_is_kept_with_the_stated_probability():
     words[1] = strip << 20
     words[4], words[5] = threshold >> 32, threshold & (2**32 - 1)
     words[5] += np.array([1_000_000, -1_000_000], np.int64).astype(np.uint32)
+    candidates = jax.jit(lambda words: discrete._candidates(words))
     with jax.enable_x64(True):
-        number, kept = discrete._candidates(jnp.asarray(words))
+        number, kept = candidates(words)
     assert number.tolist() == [-(strip * 2**23 + place)] * 2 and kept.tolist() == [True, False]
     words[:, :] = 0
     words[0, 0], words[4] = 1 << 31, 2**31
     with jax.enable_x64(True):
-        number, kept = discrete._candidates(jnp.asarray(words))
+        number, kept = candidates(words)
     assert number.tolist() == [0, 0] and kept.tolist() == [False, True]  # zero has one sign
 
 

@@ -204,7 +204,7 @@ def test_both_ways_choose_the_same_rows(num_rows, monkeypatch):
     draws[1, ::2] = draws[1, 0]
     draws[2, ::5] = 2**32 - 1
     chosen = [
-        jax.vmap(lambda draws, size: distinct_rows(draws, num_rows, size))(jnp.asarray(draws), jnp.array([0, 20, 300]))
+        jax.jit(jax.vmap(lambda draws, size: distinct_rows(draws, num_rows, size)))(draws, np.int32([0, 20, 300]))
         for _ in both_ways(monkeypatch)
     ]
     jax.tree.map(np.testing.assert_array_equal, *chosen)
