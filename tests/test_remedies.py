@@ -115,6 +115,13 @@ def linear(x, y):
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+def in_coordinates(x):
+    """Made of its numbers and their places: `BCOO.fromdense` compiles two dozen programs."""
+    return sparse.BCOO(
+        (x.ravel(), np.argwhere(np.isfinite(x))), shape=x.shape, indices_sorted=True, unique_indices=True
+    )
+
+
 class Layer(nnx.Module):
     def __init__(self, wrap=None):
         rngs = nnx.Rngs(0)
@@ -159,8 +166,8 @@ MODELS = {
     "imputed": (imputed, (Y, Y), "x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok)", summed_out, (Y, Y, OK)),
     "imputed at places": (imputed_at, (Y, Y), "Latents stand in what site 'x' observes: if for missing values, leave them out", left_out, (Y, Y, OK)),
     "obs_mask": (with_obs_mask, (Y, OK), "handlers.mask(mask=ok)", left_out, (Y, Y, OK)),
-    "BCOO": (linear, (sparse.BCOO.fromdense, Y), "argument 'x' is a BCOO; pass x.todense()", linear, (X, Y)),
-    "BCSR": (linear, (sparse.BCSR.fromdense, Y), "argument 'x' is a BCSR; pass x.todense()", linear, (X, Y)),
+    "BCOO": (linear, (in_coordinates, Y), "argument 'x' is a BCOO; pass x.todense()", linear, (X, Y)),
+    "BCSR": (linear, (lambda x: sparse.BCSR.from_bcoo(in_coordinates(x)), Y), "argument 'x' is a BCSR; pass x.todense()", linear, (X, Y)),
     "number of groups": (by_group, (GROUP, Y), "a Python number, model(group, y, num_groups=5)", by_group, (GROUP, Y, 5)),
     "spectral norm": (random_network(nnx.SpectralNorm), (X, Y), "x @ (kernel / jnp.linalg.norm(kernel)), instead of SpectralNorm", random_network(), (X, Y)),
     "weight norm": (random_network(nnx.WeightNorm), (X, Y), "instead of SpectralNorm or WeightNorm", random_network(), (X, Y)),

@@ -132,9 +132,10 @@ def test_each_row_of_blocks_counts_once():
                 return nothing.at[places].add(mask.astype(jnp.int64)), begins
 
             blocks = Blocks(length, at_once, jnp.zeros(1, jnp.int32), fetch, known, None if known is None else length)
+            places = jnp.arange(length, dtype=jnp.int32)
             with jax.enable_x64(True):
-                found = over_blocks(chunk_sum, blocks, chunk)
-                wanted = over_chunks(chunk_sum, jnp.arange(length, dtype=jnp.int32), mask, chunk, known is not None)
+                found = jax.jit(lambda: over_blocks(chunk_sum, blocks, chunk))()  # noqa: B023
+                wanted = jax.jit(lambda: over_chunks(chunk_sum, places, mask, chunk, known is not None))()  # noqa: B023
             np.testing.assert_array_equal(found[0][:length], mask)
             jax.tree.map(np.testing.assert_array_equal, found, wanted)
 

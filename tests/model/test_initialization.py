@@ -33,9 +33,14 @@ def split():
     return split_model(priors, (ROWS,), {})
 
 
-def test_prior_median(split):
+@pytest.fixture(scope="module")
+def start(split):
     z = initial_values(split, {}, jax.random.key(0))
-    values = split.constrain(z, {})
+    return z, split.constrain(z, {})
+
+
+def test_prior_median(start):
+    z, values = start
     assert values["mean"] == pytest.approx(2.0)
     assert values["scale"] == pytest.approx(np.exp(0.5), rel=1e-5)
     assert values["cauchy"] == pytest.approx(4.0, rel=1e-5)
@@ -45,10 +50,9 @@ def test_prior_median(split):
     np.testing.assert_array_equal(z["improper"], np.zeros(3))
 
 
-def test_prior_median_by_draws(split):
+def test_prior_median_by_draws(start):
     """The mean of 200 medians of 1,000 draws, within 5 standard errors: false-alarm rate 6e-7, 5 % off is rejected."""
-    gamma = split.constrain(initial_values(split, {}, jax.random.key(0)), {})["gamma"]
-    prior = scipy.stats.gamma(2.0)
+    gamma, prior = start[1]["gamma"], scipy.stats.gamma(2.0)
     error = 0.5 / prior.pdf(prior.median()) / np.sqrt(1_000 * 200)
     assert abs(np.mean(gamma) - prior.median()) < 5 * error < abs(np.mean(gamma) - 1.05 * prior.median())
 
