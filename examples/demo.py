@@ -1,6 +1,6 @@
 """Three private posteriors compared with NUTS: who sees a doctor in a year? RAND's health insurance experiment, 20,190 rows.
 
-    python examples/demo.py --epsilon 1.0
+    python examples/demo.py --epsilon 2.0
 
 Each method takes its defaults, and spends the epsilon. A table and one picture, in about a minute. Needs statsmodels, for the
 data; the picture needs matplotlib.
@@ -104,7 +104,7 @@ def draw_picture(path, title, names, drawn):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epsilon", type=float, default=1.0, help="of each method")
+    parser.add_argument("--epsilon", type=float, default=2.0, help="of each method")
     parser.add_argument("--delta", type=float, default=1e-6)
     parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where the picture goes")
     args = parser.parse_args(arguments)
