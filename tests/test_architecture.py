@@ -169,9 +169,9 @@ ROOMS = {
     "frame": ("frame", 500, 500),
     "findings": ("findings", 451, 430),
     "report": ("report", 833, 800),
-    "mcmc": ("mcmc", 2_736, 1_400),
+    "mcmc": ("mcmc", 2_730, 1_400),
     "svi": ("svi", 2_513, 1_400),
-    "noise_aware": ("noise_aware", 4_616, 1_600),
+    "noise_aware": ("noise_aware", 4_566, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

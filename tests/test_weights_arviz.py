@@ -37,14 +37,36 @@ def run(kernel=dpppl.DPSGLD, warmup=3, samples=40, step_size=None, **options):
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("kernel", "power"), [(dpppl.DPSGLD, 1.0), (dpppl.DPSGHMC, 0.5)])
+@pytest.mark.parametrize(("kernel", "power"), [(dpppl.DPSGLD, 1.0), (dpppl.DPSGHMC, 1.0), (dpppl.DPSGNHT, 2.0)])
 def test_samples_weigh_the_time_they_stand_for(kernel, power):
-    """h_t = .01 * t^(-.9) with t from 1: SGLD's time is h_t, SGHMC's the root of it; warmup shifts t."""
+    """h_t = .01 * t^(-.9) with t from 1; warmup shifts t. With a friction of a tenth a step, positions diffuse by 10 h_t in a
+    step of SGHMC; momenta last ten steps in SGNHT, too, so that positions diffuse by 10 h_t^2."""
     weights = run(kernel, num_chains=2).get_weights()
     assert weights.shape == (2, 40) and weights.dtype == np.float64
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-12)
     expected = (np.arange(4, 44.0) ** -0.9) ** power
     np.testing.assert_allclose(weights, np.tile(expected / expected.sum(), (2, 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "others"), [(dpppl.DPSGHMC, (0.0, 0.5, 1.5)), (dpppl.DPSGNHT, (0.0, 1.0, 3.0))])
+def test_other_weights_have_a_larger_variance(kernel, others):
+    """Of the mean of midpoints of 3,000 steps h = .5 t^(-1/3), at a curvature of .02. The variance is exact: states are a linear
+    map of noise, and that of an average is found backwards. `others` are powers of h; .5 and 1 are Hamiltonian time."""
+    kernel, curvature = kernel(model, clipping_norm=1.0), 0.02
+    h = 0.5 * np.arange(301, 3301.0) ** (-1 / 3)
+    std = np.broadcast_to(np.asarray(kernel.langevin_std(h), np.float64), h.shape)
+    moves = h if isinstance(kernel, dpppl.DPSGNHT) else np.ones_like(h)  # z <- z + moves * p
+
+    def variance(weights):
+        found, z, p = 0.0, 0.0, 0.0
+        for w, step, s, move in zip((weights / weights.sum())[::-1], h[::-1], std[::-1], moves[::-1]):
+            p += move * (z + 0.5 * w)
+            found += (s * p) ** 2
+            z, p = z + w - curvature * step * p, 0.9 * p
+        return found + z**2 / curvature
+
+    times = kernel.diffusion_time(h, std)
+    assert all(variance(times) < 0.999 * variance(h**power) for power in others)
 
 
 @pytest.mark.slow

@@ -104,10 +104,6 @@ class Dynamics(Fixed, ABC):
         """The report's line about the temperature, if not the usual one."""
         return None
 
-    def sample_weight(self, step_size: Numbers) -> Numbers:
-        """Weight in a posterior average of the sample after a step: the time that the step stands for."""
-        return step_size
-
     @abstractmethod
     def first_state(self, z: BySite, rng_key: jax.Array, num_warmup: object = 0) -> Tree:
         """The state before the first step."""

@@ -182,9 +182,6 @@ class DPSGHMC(DPKernel):
     def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.8 / curvature
 
-    def sample_weight(self, step_size: Numbers) -> Numbers:
-        return step_size**0.5
-
     def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGHMCState:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 

@@ -324,11 +324,12 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     def get_weights(self) -> np.ndarray:
         """Weights of the collected samples in a posterior average, float64 (chains, draws), each chain summing to 1.
 
-        A sample stands for the time of the steps since the one collected before it: with decreasing steps later
-        samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
+        A sample stands for the diffusion time of the steps since the one collected before it: with decreasing steps later
+        samples count less (Teh, Thiery, Vollmer 2016). Equal for a constant step and no thinning."""
         ended, kernel = self._ended("get_weights"), self.calibrated_kernel()
-        step_sizes, _ = kernel.schedule(ended.first, ended.draws * ended.thinning)
-        weights = kernel.sample_weight(step_sizes).reshape(ended.draws, ended.thinning).sum(axis=1)
+        step_sizes, multipliers = kernel.schedule(ended.first, ended.draws * ended.thinning)
+        times = kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))
+        weights = times.reshape(ended.draws, ended.thinning).sum(axis=1)
         return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
 
     @checked

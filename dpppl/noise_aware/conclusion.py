@@ -34,8 +34,7 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
         print(f"verdict: {line}")
     shares = verdict.share_learned()
     for word in ("learned", "partly", "prior"):
-        names = [name for name, found in shares if found == word]
-        if names:
+        if names := [name for name, found in shares if found == word]:
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
             print(f"{word}: {shown}")
 
@@ -52,12 +51,11 @@ def concluded(
 ) -> tuple[Mixture, Verdict, dict[str, Tree]]:
     """The posterior, the verdict on it, and samples by site."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
-    scalar_std = float(settings._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
     surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
     assert surrogate is not None
     mixture = Mixture.of(surrogate, prior)
     names, num_rows = coordinates.names(), bound.split.num_rows
-    verdict = Verdict.from_releases(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
+    verdict = Verdict.from_releases(stages, mixture.moments(), scalars, prior, names, num_rows)
     with TRACING:
         z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}

@@ -28,6 +28,7 @@ IMPOSSIBLE = 12.0
 normal law, five sds away."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
+_UNFLAGGED = 10  # of `numbers`, those that are neither flags nor of a direction
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
 
@@ -128,10 +129,17 @@ class Scalars(NamedTuple):
     """Noised scalars.
 
     - **values** - noised sums of `numbers`.
-    - **coordinates** - of their `Directions`."""
+    - **coordinates** - of their `Directions`.
+    - **std** - standard deviation of the noise of each."""
 
     values: Array
     coordinates: tuple[int, ...]
+    std: float
+
+    @property
+    def num_flags(self) -> int:
+        """How many flags `numbers` was given."""
+        return len(self.values) - _UNFLAGGED - 1 - len(self.coordinates)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -331,7 +331,7 @@ def run_recipe(
     stages[-1] = stages[-1]._replace(sides=sides, modelled=modelled)
     directions = Directions.of(frame, centre, law.mean, num_rows)
     values = ask("scalars", at._replace(directions=directions.columns), closing["scalars"])
-    return stages, Scalars(values, directions.coordinates)
+    return stages, Scalars(values, directions.coordinates, closing["scalars"])
 
 
 def _scouted(

@@ -128,14 +128,12 @@ class Verdict(Fit, verdict.Verdict):
 
     @classmethod
     def from_releases(
-        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, scalar_std: float, prior: Prior, names: Sequence[str],
-        num_rows: int,
-    ) -> Self:  # fmt: skip
-        """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
+        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, prior: Prior, names: Sequence[str], num_rows: int
+    ) -> Self:
+        """`found`: moments of the posterior."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
         along = ["", *(names[number] for number in scalars.coordinates)]
-        num_flags = len(scalars.values) - 10 - len(along)
-        fit = Fit.from_sums(scalars.values, scalar_std, num_rows, last.excess, along, num_flags, last.sampled)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, scalars.num_flags, last.sampled)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
@@ -176,10 +174,8 @@ class Verdict(Fit, verdict.Verdict):
     @property
     def released(self) -> str | None:
         """A sentence on the part of the curvature that was not released; None where all of it was."""
-        words = (
-            f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
-        )
-        return None if self.curvature == "full" else words
+        words = "samples know no correlations between blocks but a few directions."
+        return None if self.curvature == "full" else f"curvature released in {self.curvature}: {words}"
 
     @property
     def findings(self) -> list[Finding]:
@@ -218,13 +214,13 @@ class Verdict(Fit, verdict.Verdict):
             f"2; by value {place:+.3f} (0 expected), chi-squared {chi_squared:.1f}, the largest of {count}; third moment "
             f"{self.skew[0]:+.3f} (0 expected), chi-squared {self.skew[1]:.1f}"
         )
-        kinds = {
-            "outside the support": self.outside, "not finite": self.missing, "next to impossible": self.impossible[0]
-        }  # fmt: skip
+        unlikely, unlikely_std = self.impossible
+        kinds = {"outside the support": self.outside, "not finite": self.missing, "next to impossible": unlikely}
         harm = (
             f"{self.cut:.1%} of the scores is cut off, so a misfit too small to be noticed (half of the time) moves estimates by "
             f"at most {self.unseen * self.cut:.2f} posterior sd"
         )
+        centred = "centred, so unbiased where the model fits"
         bounds = f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates"
         widths = (
             f"{self.widths.ratio:.2f} ± {self.widths.std:.2f} times the model's (at most 1 expected); the sd of "
@@ -234,15 +230,12 @@ class Verdict(Fit, verdict.Verdict):
             ("verdict", self.line()),
             ("bounds", bounds),
             ("curvature", self.curvature + blocks),
-            (
-                "rows clipped",
-                f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; centred, so unbiased where the model fits",
-            ),
+            ("rows clipped", f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; {centred}"),
             ("harm of clipping", harm),
             ("arrival", f"{self.arrival:.2f} sd; {agree}; {scatter}"),
             ("fit", fit),
             ("variance of scores", widths),
-            ("rows that say nothing", told_shares(kinds, max(self.share_std, self.impossible[1]))),
+            ("rows that say nothing", told_shares(kinds, max(self.share_std, unlikely_std))),
             *gaps,
             ("latents", ", ".join(counts)),
         ]

@@ -69,12 +69,10 @@ class Bench:
         ask = releases.Releases(self.programs, key, rows, self.public, before).asker()
         return recipe.run_recipe(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)
 
-    def verdict(self, found, mu):
-        blocks = default_plan().blocks
-        std = 1.0 / (mu * np.sqrt(blocks[-1].share / sum(b.share for b in blocks)))
+    def verdict(self, found):
         stages, scalars = found
         moments = Mixture.of(stages[-1].surrogate, self.prior).moments()
-        return Verdict.from_releases(stages, moments, scalars, std, self.prior, self.coordinates.names(), NUM_ROWS)
+        return Verdict.from_releases(stages, moments, scalars, self.prior, self.coordinates.names(), NUM_ROWS)
 
 
 @functools.cache
@@ -509,7 +507,7 @@ def test_ranks_far_from_the_truth_say_less():
     assert excess_of(surrogate, prior, away, sampled) == pytest.approx(4.0 / (0.8 + 1 / 3))
     x, y, _ = data(100)
     (*stages, last), scalars = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
-    chi_squared = [bench().verdict(([*stages, last._replace(excess=e)], scalars), 0.5).fit[1] for e in (0.0, 8.0)]
+    chi_squared = [bench().verdict(([*stages, last._replace(excess=e)], scalars)).fit[1] for e in (0.0, 8.0)]
     assert chi_squared[1] < chi_squared[0] < 9.0 * chi_squared[1]
 
 
@@ -552,7 +550,7 @@ def test_the_verdict_sees_data_that_are_too_dispersed(monkeypatch):
     assert not found.is_normal
     for sd, is_right in ((1.0, True), (1.5, False)):
         stages, scalars = found.run(split_rows(found, (x, mean + sd * noise)), 0, 5.0)
-        assert (found.verdict((stages, scalars), 5.0).misfit is None) == is_right
+        assert (found.verdict((stages, scalars)).misfit is None) == is_right
     last = stages[-1].surrogate
     mixture = Mixture.of(last, found.prior)
     mean, variance = mixture.moments()

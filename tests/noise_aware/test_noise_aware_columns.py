@@ -98,7 +98,7 @@ def test_a_logistic_regression_finds_units(kind):
     moments, (mean, sd) = Mixture.of(stages[-1].surrogate, found.prior).moments(), without_privacy(x.astype(float), y)
     assert np.all(np.sqrt(moments.variance) < 2.2 * sd) and np.all(np.sqrt(moments.variance) > 0.8 * sd)
     assert np.max(np.abs(moments.mean - mean) / np.sqrt(moments.variance)) < 4.0
-    assert not any("private_scale" in line for line in found.verdict((stages, scalars), MU[2.0]).refusals)
+    assert not any("private_scale" in line for line in found.verdict((stages, scalars)).refusals)
 
 
 def test_a_scale_that_is_not_found_is_said():
