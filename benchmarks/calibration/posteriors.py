@@ -216,7 +216,7 @@ def row_gradients(mcmc, problem):
     rows, public = bound.split.arrays(problem.data, {})
     gradient = jax.grad(lambda u, row: bound.log_likelihood(u, row, public))
     norm = lambda u, row: jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient(u, row))))  # noqa: E731
-    return jax.lax.map(lambda z: jax.vmap(norm, (None, 0))(bound.to_metric(z), rows), mcmc.last_state.z)
+    return jax.lax.map(lambda z: jax.vmap(norm, (None, 0))(bound.coordinates(z), rows), mcmc.last_state.z)
 
 
 def compare(samples, reference: Reference, pooled: bool):

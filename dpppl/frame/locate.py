@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms
 from dpppl.accounting.unit import Unit
 from dpppl.errors import ConfigurationError, UnsupportedModelError
@@ -27,6 +28,7 @@ from dpppl.noise_aware.surrogate import posterior_covariance, root_of
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
+from dpppl.runs.prelude import histogram_charge
 from dpppl.types import Function, Tree
 
 SHARE = 0.16
@@ -43,6 +45,12 @@ def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
     """The cost of the frame of a run on full batches, whose steps have this noise multiplier."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
     return Charge(MECHANISM, default_plan().noise_multipliers(scale), is_frame=True)
+
+
+def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
+    """The costs of what comes before a run of `num_steps` steps of all chains: a frame, and the histogram of norms."""
+    frame = [frame_charge(noise_multiplier, num_steps)] if has_frame else []
+    return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
 
 
 def scale_of(charge: Charge) -> float:

@@ -14,7 +14,6 @@ from numpyro.util import is_prng_key
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import NUM_COUNTS, Centred
 from dpppl.access.door import NoisySum, noisy_sum
-from dpppl.access.norm_histogram import gradient_norm
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.executables import run_once
@@ -23,9 +22,9 @@ from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.units import is_outside, responses_of
+from dpppl.model.units import responses_of
 from dpppl.randomness import chacha
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Tree
 
 _MOST_STEPS = 1000
 _FEW_NUMBERS = 10**6
@@ -69,13 +68,13 @@ class BoundKernel:
         """Number of unconstrained coordinates."""
         return sum(math.prod(latent.shape) for latent in self.split.latents.values())
 
-    def to_metric(self, z: Tree) -> Tree:
+    def coordinates(self, z: Tree) -> Tree:
         """Preconditioned positions u, by site."""
         if self.kernel.metric is not None:
             return self.kernel.metric.coordinates(z)
         return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
 
-    def from_metric(self, position: BySite) -> Tree:
+    def latents(self, position: BySite) -> Tree:
         """Unconstrained latents z, by site."""
         if self.kernel.metric is not None:
             return self.kernel.metric.latents(position)
@@ -114,7 +113,7 @@ class BoundKernel:
         """
         kernel = self.kernel
         planned, noise_multiplier = kernel.step_and_noise(state.i)
-        position = self.to_metric(state.z)
+        position = self.coordinates(state.z)
         if not kernel.searches:
             gradient, state = self._gradient(state, position, rows, public, noise_multiplier)
             return self._moved(state, position, gradient, planned)
@@ -128,9 +127,9 @@ class BoundKernel:
         searched, climbed = after(
             search, state.i, position, gradient, gradient_std=std, hidden=hidden,
             largest_step=lambda curvature: 0.5 / jnp.maximum(curvature, hidden),
-            length_of=lambda move: jnp.sqrt(sum(jnp.sum(m**2) for m in jax.tree.leaves(self.from_metric(move)))),
+            length_of=lambda move: jnp.sqrt(sum(jnp.sum(m**2) for m in jax.tree.leaves(self.latents(move)))),
         )  # fmt: skip
-        climbed = self.from_metric(climbed)
+        climbed = self.latents(climbed)
         climbed = state._replace(z=climbed, midpoint=climbed, search=searched)
         moved = self._moved(state, position, gradient, step_size)
         kept = dict(i=None, rng_key=None)  # neither is chosen between: the proof follows the counter and the key
@@ -146,7 +145,7 @@ class BoundKernel:
         noisy = self.noisy_sum(
             position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i
         )
-        prior_gradient = jax.grad(lambda u: self.split.log_prior(self.from_metric(u), public))(position)
+        prior_gradient = jax.grad(lambda u: self.split.log_prior(self.latents(u), public))(position)
         rate = mechanism.subsampling.rate
         kept = 1.0 if self.kernel.metric is None else self.kernel.metric.kept
         gradient = jax.tree.map(lambda prior, total: kept * prior + total / rate, prior_gradient, noisy.total)
@@ -159,7 +158,7 @@ class BoundKernel:
 
     def _moved(self, state: Tree, position: BySite, gradient: Tree, step_size: jax.Array) -> Tree:
         moved = self.kernel.advance(state._replace(z=position), gradient, step_size)
-        z = self.from_metric(moved.z)
+        z = self.latents(moved.z)
         midpoint = jax.tree.map(lambda one, other: 0.5 * (one + other), state.z, z)
         return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
 
@@ -172,7 +171,7 @@ class BoundKernel:
         if responses is None:
             return noisy_sum(mechanism, self.log_likelihood, position, rows, public, **settings)
         return noisy_centred_sum(
-            mechanism, responses, responses.is_binary, self.log_likelihood, lambda u, public: (self.from_metric(u), public),
+            mechanism, responses, responses.is_binary, self.log_likelihood, lambda u, public: (self.latents(u), public),
             position, rows, public, **settings,
         )  # fmt: skip
 
@@ -181,15 +180,8 @@ class BoundKernel:
 
         - **responses** - responses in place of the row's own, or None.
         """
-        found: jax.Array = self.split.log_likelihood(self.from_metric(position), row, public, responses)
+        found: jax.Array = self.split.log_likelihood(self.latents(position), row, public, responses)
         return found
-
-    def norm_statistic(self) -> Function:
-        """The statistic of a row for a histogram of gradient norms, at positions u."""
-        return gradient_norm(
-            self.kernel.mechanism.marked(self.log_likelihood),
-            lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public),
-        )
 
 
 def diagonal_of(preconditioner: Mapping[str, object]) -> dict[str, Tree]:

@@ -12,7 +12,6 @@ from numpyro.util import nested_attrgetter
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.randomness import keys
-from dpppl.report.provenance import Start
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan, set_places
@@ -138,11 +137,6 @@ class Chains:
         kernel = bound.kernel
         kernel.check_noise(kernel.noise_std(*kernel.schedule(call.first, call.num_steps)))
         return cls(bound=bound, call=call, states=states, rows=rows, public=public)
-
-    @property
-    def start_values(self) -> Start:
-        """Origin of the starting values, for the report."""
-        return self.bound.kernel.start if self.call.init_params is None else Start.SUPPLIED
 
     @cached_property
     def groups(self) -> list[Tree]:

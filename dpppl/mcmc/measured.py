@@ -210,7 +210,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
     """
     kernel = bound.kernel
     longest_steps = kernel.longest_steps(states.search)
-    middle = bound.to_metric(collected["midpoint"])
+    middle = bound.coordinates(collected["midpoint"])
     chains, draws = np.shape(next(iter(middle.values())))[:2]
     longest = min(float(longest_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
     sums, clipped, counted = collected.get("clipped"), None, None
@@ -220,7 +220,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
     measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped, counted=counted)
     if not draws:
         return measured, Arrival()
-    positions = bound.to_metric(collected.get("z", collected["midpoint"]))
+    positions = bound.coordinates(collected.get("z", collected["midpoint"]))
     noise = noise_of(bound, first, draws, thinning, np.broadcast_to(longest_steps, chains))
     arrival = Arrival.of(middle, positions, noise) if "z" in collected and draws > 2 else Arrival()
     if kernel.metric is not None and arrival.held:  # from its coordinates to the latents

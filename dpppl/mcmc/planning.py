@@ -1,21 +1,15 @@
 """Noise and clipping norm of chains, from a budget and a private histogram of norms; the charges of a run before its steps."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
-from dpppl.findings.counted_rows import CountedRows
-from dpppl.frame.locate import FEWEST_STEPS, checked_frame, clipped_at, frame_charge
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, clipped_at, prelude_charges
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.model.initialization import prior_scales
-from dpppl.model.supports import codes
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.prelude import NormPhase, histogram_charge
 from dpppl.runs.private_runner import Privacy
 from dpppl.validation import a
 
@@ -92,38 +86,14 @@ def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int
 
 
 def prelude_of(kernel: DPKernel, total_steps: int, frame: bool) -> list[Charge]:
-    """The cost of the histogram that the clipping norm comes from; empty where the norm is known. Before it that of a `frame`.
+    """The cost of the accesses that the clipping norm comes from; empty where the norm is known.
 
     - **total_steps** - steps of all chains together, warmup included.
     """
     if not kernel.auto_norm:
         return []
     assert kernel.noise_multiplier is not None
-    histogram = histogram_charge(kernel.noise_multiplier, total_steps, kernel.mechanism)
-    return [*([frame_charge(kernel.noise_multiplier, total_steps)] if frame else []), histogram]
-
-
-def norm_phase(
-    chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[Dynamics, CountedRows], None]
-) -> NormPhase:
-    """The phase that chooses the clipping norm of these chains.
-
-    - **chains** - the chains, with a kernel whose norm is still to be chosen.
-    - **print_cost** - whether to print what the run will cost.
-    - **choose** - `choose(kernel, rows)` is given the kernel with a norm, and what was counted of the rows.
-    """
-    bound = chains.bound
-    if bound.kernel.metric is None:
-        scales = bound.to_metric(prior_scales(bound.split, chains.public))
-    else:
-        scales = {site: np.ones(latent.shape) for site, latent in bound.split.latents.items()}
-    phase = NormPhase(
-        statistic=bound.norm_statistic(), start=bound.to_metric(chains.one.z), scales=scales, codes=codes(bound.split),
-        rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
-        choose=lambda norms, counted: choose(with_norm_for(chains, norms, phase.scale), counted), notes=bound.split.notes,
-        what=type(bound.kernel).__name__, print_cost=print_cost,
-    )  # fmt: skip
-    return phase
+    return prelude_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
 
 
 def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:

@@ -3,32 +3,33 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 import numpyro.infer
 
-from dpppl.data.rows import described
+from dpppl.access.norm_histogram import Norms
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
-from dpppl.frame.locate import Locator, locator_or_none
+from dpppl.frame.locate import locator_or_none
+from dpppl.frame.metric import Metric
 from dpppl.information_flow.row_free import proved
 from dpppl.mcmc.bound import BoundKernel, check_prior_stability
 from dpppl.mcmc.chains import Call, Chains, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_facts
-from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome, print_table
-from dpppl.mcmc.planning import calibrated, checked_kernel, has_frame, norm_phase, prelude_of
+from dpppl.mcmc.planning import calibrated, checked_kernel, has_frame, prelude_of, with_norm_for
 from dpppl.mcmc.verdict import Reading
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, drive, on_host, prove
+from dpppl.runs.driver import TRACING, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
-from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
+from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.runs.session import Run
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import check_num_data, checked, checked_call, plain, positive_integer
@@ -123,8 +124,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
-        self._inputs = Inputs()
-        self._dims: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
@@ -208,49 +207,40 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         if kernel.auto_norm:
             with self.budget.one_at_a_time:
                 if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
-                    located = self._locator(bound, run.key, call, given)
-                    bound = replace(bound, kernel=self.calibrated_kernel())
-                    run = self._choose_norm(run, Chains.starting(bound, run.key, call), located)
+                    run = self._choose_norm(run, bound, call, given)
             bound = replace(bound, kernel=self.calibrated_kernel())
         with after_histogram(run):
             self._sample(run, Chains.starting(bound, run.key, call), warmup)
 
-    def _locator(self, bound: BoundKernel, key: jax.Array, call: Call, given: tuple[Tree, Tree]) -> Locator | None:
-        """The accesses of a frame, or None and a kernel calibrated without one. `given`: the arguments, not grouped."""
+    def _choose_norm(self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]) -> Run:
+        """Choose the norm from a charged histogram, after a frame where there is one; the run, whose steps are reserved since
+        before these charges. `given`: the arguments, not grouped."""
         if self.frame and call.init_params is not None:
             raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
-        located = None
+        located, kernel = None, self.calibrated_kernel()
         if self._has_frame and call.init_params is None:
-            kernel = self.calibrated_kernel()
-            charge, _ = self._prelude(kernel)
-            settings = charge, self.unit, kernel.data_plate, self.mesh
-            located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, key, *settings)
+            settings = self._prelude(kernel)[0], self.unit, kernel.data_plate, self.mesh
+            located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, run.key, *settings)
         if self._has_frame and located is None:
             self._has_frame, self._kernel = False, None
-        return located
+        *_, histogram = self._prelude(self.calibrated_kernel())
 
-    def _choose_norm(self, run: Run, chains: Chains, located: Locator | None) -> Run:
-        """Choose the norm from a charged histogram, after a frame where there is one; the run, whose steps are reserved since
-        before these charges."""
-        *_, histogram = prelude = self._prelude(self.calibrated_kernel())
-        charges = [*prelude, *chains.charges]
-        self.budget.admit(charges, run.run_id)
-        plan = chains.plan()
-        prove(plan.method.mapped_chunk, plan.arguments, rows=1)
-
-        def choose(kernel: Dynamics, counted: CountedRows) -> None:
-            assert isinstance(kernel, DPKernel)
-            self._kernel, self._counted = kernel, counted
-
-        def phase_in(metric: Tree) -> NormPhase:
-            framed = chains
+        def phase_in(metric: Metric | None) -> NormPhase:
             if metric is not None:
                 self._kernel = self.calibrated_kernel().copy(metric=metric, searches=False)
-                framed = Chains.starting(replace(chains.bound, kernel=self._kernel), run.key, chains.call)
-            with TRACING:
-                return norm_phase(framed, histogram, self.print_cost, choose)
+            chains = Chains.starting(replace(bound, kernel=self.calibrated_kernel()), run.key, call)
 
-        return measure_norms(run, phase_in, self.budget, lambda origin: self._begun(chains, charges, origin), located)
+            def choose(norms: Norms, counted: CountedRows, scale: float) -> None:
+                kernel = with_norm_for(chains, norms, scale)
+                assert isinstance(kernel, DPKernel)
+                self._kernel, self._counted = kernel, counted
+
+            return NormPhase.starting(
+                chains.one.z, bound.split, chains.plan(print_cost=self.print_cost), histogram, choose,
+                chains.bound, is_white=metric is not None, marked=kernel.mechanism.marked,
+            )  # fmt: skip
+
+        return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
 
     def _sample(self, run: Run, chains: Chains, warmup: int) -> None:
         bound, plan = chains.bound, chains.plan(warmup, self.print_cost, self.progress_bar)
@@ -262,11 +252,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             constrain = proved(constrain, shapes, chains.public, num_rows=bound.split.num_rows)
             check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
 
-        def begin(origin: KeyOrigin) -> PrivacyReport:
-            self._warmup_state = chains.call.resume
-            return self._begun(chains, plan.charges, origin)
-
-        states, records = drive(run, plan, self.budget, begin)
+        states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
         ended = Outcome.of(chains, states, records, constrain, self._counted)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
@@ -275,15 +261,14 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         elif ended.measured.over_long:
             warnings.warn(f"{ended.measured.too_long}.", stacklevel=5)
 
-    def _begun(self, chains: Chains, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
-        """Note that a run begins; the report of its charges alone."""
-        split = chains.bound.split
-        self._inputs, self._placement = Inputs.of(split), described(chains.rows)
-        self._dims = split.dims
-        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, chains.start_values)
+    def _begin(
+        self, bound: BoundKernel, call: Call, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
+    ) -> PrivacyReport:
         cleared: Tree = None
         self._outcome = self._states = self._states_flat = self._last_state = cleared
-        return self._report(charges, self._provenance)
+        self._warmup_state = call.resume
+        start = bound.kernel.start if call.init_params is None else Start.SUPPLIED
+        return self._begun(bound.split, start, rows, charges, origin)
 
     # Results of the last run
 

@@ -7,7 +7,6 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
@@ -123,7 +122,7 @@ class NoiseAware(NoiseAwareSettings):
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
                 program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),
-                begin=lambda origin: self._begin(origin, bound, charge),
+                begin=partial(self._begin, bound, charge),
             )  # fmt: skip
             with ExitStack() as stack:
                 with bar.external_write_mode():
@@ -160,12 +159,9 @@ class NoiseAware(NoiseAwareSettings):
         found = conclusion.staged(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
-    def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
-        """Note that a run begins; the report of its charge alone."""
+    def _begin(self, bound: Bound, charge: Charge, origin: KeyOrigin) -> PrivacyReport:
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
-        self._placement = described(bound.rows)
-        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
-        return self._report([charge], self._provenance)
+        return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, [charge], origin)
 
     def _conclude(self, bound: Bound, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
@@ -216,8 +212,7 @@ class NoiseAware(NoiseAwareSettings):
         """
         _found(self._samples, "to_arviz")
         found = halves(self.get_samples(allow_unconverged=allow_unconverged))
-        plates = {} if self._coordinates is None else self._coordinates.split.dims
-        return to_inference_data(found, self.privacy_report(), plates, coords, dims)
+        return to_inference_data(found, self.privacy_report(), self._dims, coords, dims)
 
 
 def _found(result: T | None, name: str) -> T:

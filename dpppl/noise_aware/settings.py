@@ -18,7 +18,7 @@ from dpppl.noise_aware.verdict import Verdict
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
-from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
+from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Function, Tree
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
@@ -121,11 +121,10 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         return Start.PRIOR_MEAN
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
-        inputs = Inputs.of(None if self._coordinates is None else self._coordinates.split)
-        mechanism = replace(MechanismFacts.of(MECHANISM, inputs.num_rows), clipping=CLIPPING)
+        mechanism = replace(MechanismFacts.of(MECHANISM, self._inputs.num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
         details = NoiseAwareDetails(num_accesses=self._plan().num_accesses, verdict=verdict)
-        return Facts("NoiseAware", mechanism, details, inputs)
+        return Facts("NoiseAware", mechanism, details, self._inputs)
 
     def _plan(self, dimension: int = 1) -> Plan:
         plan = default_plan if dimension <= MOST_FULL else wide_plan

@@ -21,7 +21,7 @@ from dpppl.processes import messages
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
-from dpppl.runs.budget import Budget
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, Session, session
@@ -159,15 +159,15 @@ class Plan(Request):
         return self.chain_groups[0], self.rows, self.public, number, number
 
 
-def drive(
-    run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]
-) -> tuple[list[Tree], list[Tree]]:
+Begin = Callable[[Tree, Sequence[Charge], KeyOrigin], PrivacyReport]
+"""`begin(rows, charges, origin of the key)` notes that a run begins, and reports these charges."""
+
+
+def drive(run: Run, plan: Plan, budget: Budget, begin: Begin) -> tuple[list[Tree], list[Tree]]:
     """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
 
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
-    checkpoint that holds a part of the run, goes on from there.
-
-    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
+    checkpoint that holds a part of the run, goes on from there."""
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))
@@ -177,7 +177,8 @@ def drive(
             digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments)
             contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
             run.checkpoint.hold(run.key, run.run_id, digest, contents)
-        request = replace(plan, program=program.digest, shared=plan.told, begin=begin)
+        begun = functools.partial(begin, plan.rows, plan.charges)
+        request = replace(plan, program=program.digest, shared=plan.told, begin=begun)
         with bar.external_write_mode():
             opened = stack.enter_context(session(run, request, budget))
         finished = _chunks(plan, program, opened, run.checkpoint, bar)

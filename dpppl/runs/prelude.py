@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,14 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, Norms, histogram_mechanism, noisy_histogram
+from dpppl.access.norm_histogram import (
+    MISSING,
+    OUTSIDE,
+    SILENT,
+    Norms,
+    gradient_norm,
+    histogram_mechanism,
+    noisy_histogram,
+)
 from dpppl.data.rows import number_of
 from dpppl.findings.counted_rows import CountedRows
+from dpppl.model.initialization import prior_scales
+from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes
+from dpppl.model.units import is_outside
 from dpppl.randomness import keys
-from dpppl.report.provenance import KeyOrigin
-from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import Program, prepare
+from dpppl.runs.driver import TRACING, Begin, Plan, Program, prepare, prove
 from dpppl.runs.session import Request, Run, session
 from dpppl.types import BySite, Function, Tree
 
@@ -37,30 +47,48 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
     return Charge(door, np.array([noise]), is_query=True, neighboring_relation=relation)
 
 
-@dataclass(frozen=True, kw_only=True)
+def _same(z: Tree) -> Tree:
+    return z
+
+
+@dataclass(frozen=True)
 class NormPhase:
     """The histogram of a run.
 
+    - **plan** - the run's own steps, at any norm. They are reserved first.
     - **statistic** - `statistic(at, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
-    - **start**, **scales** - latents where the run starts, and the standard deviations of the prior.
+    - **start**, **scales** - where the run starts, and the standard deviations of the prior.
     - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
-    - **rows**, **public** - private rows (N, ...), and the model's Public arrays.
-    - **histogram**, **charges** - the costs of the histogram and of the run's own steps, which is reserved first.
-    - **choose** - `choose(norms, rows)` is given the private norms, and the counts of rows that have none.
-    - **what**, **notes**, **print_cost** - what a ledger calls the run; lines printed with the cost; whether to print it."""
+    - **histogram** - its cost.
+    - **choose** - `choose(norms, rows, scale)` is given the private norms, the counts of rows that have none, and `scale`."""
 
+    plan: Plan
     statistic: Function
-    start: Tree
-    scales: Tree
+    start: BySite
+    scales: BySite
     codes: tuple[str, ...]
-    rows: Tree
-    public: Tree
     histogram: Charge
-    charges: Sequence[Charge]
-    choose: Callable[[Norms, CountedRows], None]
-    what: str
-    notes: Sequence[str] = ()
-    print_cost: bool = True
+    choose: Callable[[Norms, CountedRows, float], None]
+
+    @classmethod
+    def starting(
+        cls, z: BySite, split: SplitModel, plan: Plan, histogram: Charge, choose: Callable[[Norms, CountedRows, float], None],
+        metric: Tree = None, is_white: bool = True, marked: Function = _same,
+    ) -> "NormPhase":  # fmt: skip
+        """The phase of a run that starts at the unconstrained latents z.
+
+        - **metric** - has `coordinates(z)`, in which gradients are clipped, and their inverse, `latents(u)`; None: z itself.
+        - **is_white** - whether the posterior is nearly white in a metric: scales are then 1.
+        - **marked** - see `Mechanism.marked`."""
+        coordinates, latents = (_same, _same) if metric is None else (metric.coordinates, metric.latents)
+        log_likelihood = marked(lambda u, *rest: split.log_likelihood(latents(u), *rest))
+        statistic = gradient_norm(log_likelihood, lambda u, *rest: is_outside(split, latents(u), *rest))
+        with TRACING:
+            if metric is None or not is_white:
+                scales = coordinates(prior_scales(split, plan.public))
+            else:
+                scales = {site: np.ones(latent.shape) for site, latent in split.latents.items()}
+            return cls(plan, statistic, coordinates(z), scales, codes(split), histogram, choose)
 
     def program(self, key: jax.Array) -> tuple[Program, tuple[Tree, ...]]:
         """The access of a run with this key as a program, proved, and its arguments."""
@@ -71,7 +99,7 @@ class NormPhase:
                 self.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise
             )
 
-        arguments = (self.at(), self.rows, self.public, keys.stream(key, "norms"))
+        arguments = (self.at(), self.plan.rows, self.plan.public, keys.stream(key, "norms"))
         return prepare(query, arguments, rows=1, quickly=True), arguments
 
     @property
@@ -89,7 +117,7 @@ class NormPhase:
 
     def found(self, counts: np.ndarray, noise_std: float) -> tuple[Norms, CountedRows]:
         """The norms, and the rows that have none, from noised counts."""
-        scale, num_rows = self.scale, number_of(self.rows)
+        scale, num_rows = self.scale, number_of(self.plan.rows)
         norms = Norms.fitted(counts, noise_std, num_rows, (-float(np.log2(scale)), _UNSURE), scale, _NEGLIGIBLE)
         silent, missing, outside = (float(counts[number]) / num_rows for number in (SILENT, MISSING, OUTSIDE))
         return norms, CountedRows(
@@ -99,27 +127,29 @@ class NormPhase:
 
 
 def measure_norms(
-    run: Run, phase_in: Callable[[Tree], NormPhase], budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport],
-    located: Tree = None,
-) -> Run:  # fmt: skip
+    run: Run, phase_in: Callable[[Tree], NormPhase], budget: Budget, begin: Begin, located: Tree = None
+) -> Run:
     """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
 
-    All programs are proved before anything is charged, and the run's key is used up here. The caller goes on inside
-    `after_histogram`.
+    The budget must pay for all of it, and all programs are proved, those of the steps too, before anything is charged. The run's
+    key is used up here. The caller goes on inside `after_histogram`.
 
     - **phase_in** - `phase_in(metric)`: the histogram's phase in a metric that was located, or in None, without one. The latter
       is what is proved beforehand.
     - **located** - accesses in the same session that find the metric, or None: their `charge`, the `digest` of their programs,
       and `metric(before)`, which makes them, each charged first by `before(number of accesses so far)`."""
     phase = phase_in(None)
-    charges = [*([] if located is None else [located.charge]), phase.histogram]
+    plan, charges = phase.plan, [*([] if located is None else [located.charge]), phase.histogram]
+    every = [*charges, *plan.charges]
+    budget.admit(every, run.run_id)
+    prove(plan.method.mapped_chunk, plan.arguments, rows=1)
     program, arguments = phase.program(run.key)
-    noises = [charge.noise_multipliers for charge in (*charges, *phase.charges)]
+    noises = [charge.noise_multipliers for charge in every]
     request = Request(
-        what="clipping norm" if located is None else "frame and clipping norm", charges=charges, rows=phase.rows,
+        what="clipping norm" if located is None else "frame and clipping norm", charges=charges, rows=plan.rows,
         program=program.digest + ("" if located is None else located.digest),
-        shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.start), begin=begin,
-        notes=phase.notes, print_cost=phase.print_cost, later=(run.run_id, phase.what, phase.charges),
+        shared=dict(settings=noises, public_arrays=plan.public, starting_values=phase.start), notes=plan.notes,
+        begin=partial(begin, plan.rows, every), print_cost=plan.print_cost, later=(run.run_id, plan.what, plan.charges),
     )  # fmt: skip
     with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened:
         if located is not None:
@@ -127,7 +157,7 @@ def measure_norms(
             program, arguments = phase.program(run.key)
         opened.charge(len(charges) - 1, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
-        phase.choose(*phase.found(counts, float(phase.histogram.noise_multipliers[0])))
+        phase.choose(*phase.found(counts, float(phase.histogram.noise_multipliers[0])), phase.scale)
     return replace(run, reservation=opened.later)
 
 

@@ -12,14 +12,14 @@ import jax
 from jax.sharding import Mesh
 
 from dpppl.accounting.unit import Unit
-from dpppl.data.rows import checked_mesh
+from dpppl.data.rows import checked_mesh, described
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.split import SplitModel
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.report import render
-from dpppl.report.provenance import Provenance, Start, Status
+from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
@@ -152,6 +152,7 @@ class PrivateRunner(ABC):
         self.num_data = optional(positive_integer, self.privacy.num_data, name="num_data")
         self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
         self._placement: str | None = None
+        self._inputs, self._dims = Inputs(), dict[str, tuple[str, ...]]()
         self._provenance = Provenance()
 
     def _check_one_noise(self) -> None:
@@ -171,6 +172,14 @@ class PrivateRunner(ABC):
     @abstractmethod
     def _first_start(self) -> Start:
         """Where the first values of a first run come from."""
+
+    def _begun(
+        self, split: SplitModel, start: Start, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
+    ) -> PrivacyReport:
+        """Note that a run begins; the report of its charges alone."""
+        self._inputs, self._dims, self._placement = Inputs.of(split), split.dims, described(rows)
+        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
+        return self._report(charges, self._provenance)
 
     def _report(self, charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
         """The report of some charges."""

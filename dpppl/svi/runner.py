@@ -3,28 +3,22 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
 
-from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import Norms, gradient_norm
-from dpppl.data.rows import described
+from dpppl.access.norm_histogram import Norms
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import MovedOptimizer, Movement
 from dpppl.frame.locate import Locator, clipped_at, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.row_free import proved
-from dpppl.model.initialization import prior_scales
-from dpppl.model.supports import codes
-from dpppl.model.units import is_outside
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import TRACING, Method, Plan, drive, on_host, prove
+from dpppl.runs.driver import TRACING, Begin, Plan, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
 from dpppl.runs.session import Run
 from dpppl.svi import by_hand, optimizers
@@ -33,7 +27,7 @@ from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
 
 QUANTILE = 0.9
@@ -177,33 +171,31 @@ class SVI(SVISettings):
             start = start if located is None else Start.FRAME
             self.budget.admit([*histogram, charge], run.run_id)
             rows, public = objective.arrays(args, kwargs, self.mesh)
-            self._placement = described(rows)
             thinning = thinning_for(state.optim_state, num_steps, thinning)
 
-            def method_at(mechanism: Mechanism) -> Method:
-                step = self._step(objective, mechanism, charge.noise_multipliers[0])
-                return method_of(step, self._phi, num_steps, thinning, mechanism.counts)
+            def begin(rows: Tree, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
+                self._bound(objective)
+                self._clipped = None
+                return self._begun(objective.split, start, rows, charges, origin)
 
-            def begin(*charges: Charge) -> Callable[[KeyOrigin], PrivacyReport]:
-                return lambda origin: self._begun(objective, charges, origin, start)
+            def plan() -> Plan:
+                step = self._step(objective, charge.mechanism, charge.noise_multipliers[0])
+                return Plan(
+                    method=method_of(step, self._phi, num_steps, thinning, charge.mechanism.counts), chain_groups=[state],
+                    rows=rows, public=public, charges=[charge], what="SVI", settings=(thinning,), notes=objective.split.notes,
+                    print_cost=self.print_cost, progress_bar=progress_bar, describe=lambda done: "SVI",
+                )  # fmt: skip
 
             if histogram:
-                zero, both = np.asarray(0, np.int32), [*histogram, charge]
-                prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, zero, zero), rows=1)
-                run = self._choose_norm(objective, self._phi(state), rows, public, run, both, begin(*both), located)
+                run = self._choose_norm(run, plan(), objective, histogram[-1], begin, located)
                 charge = replace(charge, mechanism=charge.mechanism.with_norm(self.mechanism.clipping.clipping_norm))
                 if self._metric is not None:
                     objective, movement = self._framed(objective, self._metric)
                     state = state._replace(optim_state=self.optim.init(movement.start()))
-        plan = Plan(
-            method=method_at(charge.mechanism), chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
-            settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
-            describe=lambda done: "SVI",
-        )  # fmt: skip
         with after_histogram(run):
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
-            [state], [(trajectory, (gradients, shares))] = drive(run, plan, self.budget, begin(charge))
+            [state], [(trajectory, (gradients, shares))] = drive(run, plan(), self.budget, begin)
         with TRACING:
             params = constrained(state.optim_state)
             self._count(shares, charge, num_steps, objective.split)
@@ -219,48 +211,28 @@ class SVI(SVISettings):
         return self._result
 
     def _choose_norm(
-        self, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge],
-        begin: Callable[[KeyOrigin], PrivacyReport], located: Locator | None,
-    ) -> Run:  # fmt: skip
+        self, run: Run, plan: Plan, objective: Objective, histogram: Charge, begin: Begin, located: Locator | None
+    ) -> Run:
         """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
-        metric see `clipped_at`.
-
-        Returns the run, which has its steps reserved.
-
-        - **phi** - the first unconstrained parameters.
-        - **run** - the run, not yet begun.
-        - **charges** - the histogram's, and that of the steps.
-        - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
-        - **located** - the accesses of a frame, which come first, or None."""
-        *_, histogram, steps = charges
-        split = objective.split
+        metric see `clipped_at`. Returns the run, which has the steps of `plan` reserved."""
+        [phi], [steps], split = map(self._phi, plan.chain_groups), plan.charges, objective.split
 
         def phase_in(metric: Metric | None) -> NormPhase:
             moved, start = objective, phi
-            log_likelihood: Function = split.log_likelihood
-            outside: Function = partial(is_outside, split)
             if metric is not None:  # from now on parameters start and move in it
                 self._metric, self._start, (moved, movement) = metric, Start.FRAME, self._framed(objective, metric)
                 self._optim, start = MovedOptimizer(steps.num_steps, movement), movement.start()
-                log_likelihood = lambda u, *rest: split.log_likelihood(metric.latents(u), *rest)  # noqa: E731
-                outside = lambda u, *rest: is_outside(split, metric.latents(u), *rest)  # noqa: E731
             with TRACING:
-                _, z = jax.jit(moved.draw)(start, keys.stream(run.key, "start"), public)
-                scales, known = prior_scales(split, public), codes(split)
-            if metric is not None:
-                z, scales = metric.coordinates(z), {site: np.ones(shape) for site, shape in metric.shapes.items()}
+                _, z = jax.jit(moved.draw)(start, keys.stream(run.key, "start"), plan.public)
 
-            def choose(norms: Norms, counted: CountedRows) -> None:
+            def choose(norms: Norms, counted: CountedRows, _: float) -> None:
                 norm, kept = float(f"{norms.high_quantile(QUANTILE):.4g}"), metric
                 if metric is not None:
                     norm, kept = clipped_at(metric, norms, split.num_rows, [steps])
                 self._metric, self._has_auto_norm, self._counted = kept, False, counted
                 self._mechanism = self._mechanism.with_norm(norm)
 
-            return NormPhase(
-                statistic=gradient_norm(log_likelihood, outside), start=z, scales=scales, codes=known, rows=rows, public=public,
-                histogram=histogram, charges=[steps], choose=choose, what="SVI", notes=split.notes, print_cost=self.print_cost,
-            )  # fmt: skip
+            return NormPhase.starting(z, split, plan, histogram, choose, metric)
 
         return measure_norms(run, phase_in, self.budget, begin, located)
 
@@ -269,14 +241,7 @@ class SVI(SVISettings):
         """The objective in the metric of a frame, and how its parameters start and move there."""
         return replace(objective, metric=metric), Movement.of(metric, objective.guide, objective.transforms)
 
-    def _begun(self, objective: Objective, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
-        """Note that a run begins; the report of its charges alone."""
-        self._bound(objective)
-        self._clipped = None
-        self._noted(Status.INTERRUPTED, origin, start)
-        return self._report(charges, self._provenance)
-
-    def _phi(self, state: SVIState) -> Tree:
+    def _phi(self, state: Tree) -> Tree:
         """The unconstrained parameters of a state."""
         return self.optim.get_params(state.optim_state)
 

@@ -11,7 +11,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.frame.guides import NAMES, moves
-from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, frame_line
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.model.split import SplitModel
@@ -20,7 +20,6 @@ from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
-from dpppl.runs.prelude import histogram_charge
 from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import optimizers
@@ -135,7 +134,7 @@ class SVISettings(Fixed, PrivateRunner):
 
     def _bound(self, objective: Objective, start: Start | None = None) -> None:
         """Take up an objective, and another start, where one is given."""
-        self._objective, self._programs = objective, {}
+        self._objective, self._programs, self._inputs = objective, {}, Inputs.of(objective.split)
         self._start = self._start if start is None else start
 
     def _start_from(self, init_state: object, init_params: object) -> Start:
@@ -167,8 +166,7 @@ class SVISettings(Fixed, PrivateRunner):
 
         def charges_at(sigma: float) -> list[Charge]:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
-            earlier = [frame_charge(sigma, num_steps)] if has_frame else []
-            return [*earlier, histogram_charge(sigma, num_steps, mechanism), steps] if self._has_auto_norm else [steps]
+            return [*prelude_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
@@ -182,9 +180,8 @@ class SVISettings(Fixed, PrivateRunner):
         return self._start
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
-        objective, queries = self._objective, [charge for charge in charges if charge.is_query]
-        inputs = Inputs.of(None if objective is None else objective.split)
-        captured = () if objective is None else objective.captured
+        inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]
+        captured = () if self._objective is None else self._objective.captured
         steps = [charge for charge in charges if charge.is_steps]
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
         return Facts(

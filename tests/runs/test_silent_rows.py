@@ -1,5 +1,7 @@
 """Rows that do not inform a posterior: counted by the histogram that chooses the clipping norm, and told in all methods."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,8 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
-from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, SIZE, gradient_norm
-from dpppl.model.initialization import prior_scales
+from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, SIZE
 from dpppl.model.split import split_model
-from dpppl.model.supports import codes
-from dpppl.model.units import is_outside
 from dpppl.runs.prelude import NormPhase
 
 NUM_ROWS = 400
@@ -79,17 +78,8 @@ def phase_of(model, args):
     """What the histogram looks at, without a run."""
     split = split_model(model, args, {})
     rows, public = split.arrays(args, {})
-    scales = prior_scales(split, public)
     start = {site: jnp.zeros(shape.shape) for site, shape in split.latents.items()}
-
-    def outside(z, row, public):
-        return is_outside(split, z, row, public)
-
-    some = dict(histogram=None, charges=(), choose=None, what="")
-    statistic = gradient_norm(split.log_likelihood, outside)
-    return NormPhase(
-        statistic=statistic, start=start, scales=scales, codes=codes(split), rows=rows, public=public, **some
-    )
+    return NormPhase.starting(start, split, SimpleNamespace(rows=rows, public=public), None, None)
 
 
 @pytest.mark.quick_cases(3)
@@ -98,7 +88,7 @@ def test_each_kind_of_rows_has_a_bin_of_its_own(kind):
     """The counts without noise; and with the noise of epsilon 2, the norm is that of the other half."""
     model, x, y, w, number = KINDS[kind]
     phase = phase_of(model, (x, y, w))
-    bins = jax.jit(jax.vmap(phase.statistic, (None, 0, None)))(phase.at(), phase.rows, phase.public)
+    bins = jax.jit(jax.vmap(phase.statistic, (None, 0, None)))(phase.at(), phase.plan.rows, phase.plan.public)
     counts = np.sum(np.asarray(bins), axis=0)
     assert counts.shape == (SIZE,) and counts.sum() == NUM_ROWS
     assert counts[number] == NUM_ROWS // 2 and counts[SILENT:].sum() == NUM_ROWS // 2
