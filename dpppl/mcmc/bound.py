@@ -17,7 +17,7 @@ from dpppl.access.door import NoisySum, noisy_sum
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.executables import run_once
-from dpppl.mcmc.dynamics import Dynamics
+from dpppl.mcmc.dynamics import ChainState, Dynamics
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
@@ -94,15 +94,17 @@ class BoundKernel:
             return start(rng_key, init_params)
         return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
 
-    def _start(self, public: Tree, num_warmup: jax.Array, rng_key: jax.Array, init_params: Tree) -> Tree:
+    def _start(self, public: Tree, num_warmup: jax.Array, rng_key: jax.Array, init_params: Tree) -> ChainState:
         key, start_key = jax.random.split(rng_key)
         metric = self.kernel.metric
         own = self.kernel.init_strategy if metric is None else metric.start
         strategy = own if init_params is None else init_params
-        state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
-        if self.kernel.searches:
-            state = state._replace(search=no_search(state.z)._replace(until=steps_of(num_warmup)))
-        return state._replace(clipped=jnp.zeros(NUM_COUNTS + 1)) if self.kernel.mechanism.counts else state
+        z = initial_values(self.split, public, start_key, strategy)
+        search = no_search(z)._replace(until=steps_of(num_warmup)) if self.kernel.searches else None
+        counts = jnp.zeros(NUM_COUNTS + 1) if self.kernel.mechanism.counts else None
+        return ChainState(
+            jnp.zeros((), jnp.int32), z, z, search, counts, self.kernel.first_own(z, key, num_warmup), key
+        )
 
     # A step
 

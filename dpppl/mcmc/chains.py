@@ -1,6 +1,6 @@
 """The chains of a run: first states, which of them run in one program, their cost, which steps are kept, and which failed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import jax
@@ -14,8 +14,8 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.randomness import keys
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan, set_places
-from dpppl.types import Function, Numbers, Tree
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan
+from dpppl.types import Function, Tree
 
 _MOST_NUMBERS = 2**26
 _MAPPINGS: dict[str, Function | str] = {"parallel": "pmap", "vectorized": jax.vmap}
@@ -69,41 +69,12 @@ class Call:
         """Steps of each chain."""
         return self.discarded + self.num_collected * self.thinning
 
-    def slot(self, number: Numbers) -> Numbers:
-        """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
-        since = number - self.discarded
-        kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
-        where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
-        return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
-
-    def _base(self, start: Tree) -> Numbers:
-        maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
-        return maximum(start - self.discarded, 0) // self.thinning
-
     def method(self, step: Function, fields: tuple[str, ...], mapping: object) -> Method:
         """The driver's `Method`, for `step(state, rows, public)`, which returns the next state, of which it keeps `fields`."""
-        own = replace(self, args=(), kwargs={}, init_params=None, resume=None)  # jax.pmap holds what this refers to
-        length = max(1, -(-self.num_steps // NUM_CHUNKS))
-        slots, get = length // self.thinning + 2, nested_attrgetter(*fields)
-
-        def fields_of(state: Tree) -> tuple[Tree, ...]:
-            return (get(state),) if len(fields) == 1 else tuple(get(state))
-
-        def empty(state: Tree) -> Tree:
-            shapes = jax.eval_shape(fields_of, state)
-            return jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
-
-        def record(buffer: Tree, number: Numbers, start: Numbers, state: Tree, _: object) -> Tree:
-            slot = own.slot(number)  # what is not collected goes to the last place, which is dropped
-            return set_places(buffer, jnp.where(slot < 0, slots, slot - own._base(start)), fields_of(state))
-
-        def kept(start: int, count: int) -> np.ndarray:
-            places = np.asarray(own.slot(np.arange(start, start + count)))
-            return places[places >= 0] - int(own._base(start))
-
         return Method(
             step=lambda state, rows, public: (step(state, rows=rows, public=public), None),
-            num_steps=self.num_steps, length=length, empty=empty, record=record, kept=kept, mapping=mapping,
+            last=lambda state: tuple(nested_attrgetter(name)(state) for name in fields), discarded=self.discarded,
+            num_steps=self.num_steps, length=max(1, -(-self.num_steps // NUM_CHUNKS)), thinning=self.thinning, mapping=mapping,
         )  # fmt: skip
 
 
@@ -192,7 +163,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
     states = bound.init(chain_key, call.num_warmup, init_params, public)
     if resume is None:
         return states
-    if type(resume) is not type(states):
+    if type(resume) is not type(states) or type(resume.own) is not type(states.own):
         raise ConfigurationError(
             f"post_warmup_state is a {type(resume).__name__}; give the last_state of a run of this kernel: "
             "mcmc.post_warmup_state = mcmc.last_state."

@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,33 @@ from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
 from dpppl.types import BySite, Function, Numbers, Scalar, Tree
 from dpppl.validation import Fixed, checked
+
+
+class ChainState(NamedTuple):
+    """The state of a chain between steps, the same for all kernels.
+
+    - **i** - steps done, each an access of the data.
+    - **z** - the position: unconstrained latents by site.
+    - **midpoint** - the sample: the mean of this position and the one before.
+    - **search** - see `step_search`; None where steps are not searched for.
+    - **clipped** - sums over steps: counts of rows as shares of all (see `Clipping.counted`), then the variance of their noise;
+      None without.
+    - **own** - what a kernel adds, or None. The fields of a named tuple are found as the state's own, too: `state.v`.
+    - **rng_key** - the chain's key; None in states that MCMC returns.
+    """
+
+    i: jax.Array
+    z: BySite
+    midpoint: BySite
+    search: Search | None
+    clipped: jax.Array | None
+    own: Tree
+    rng_key: jax.Array | None
+
+    def __getattr__(self, name: str) -> Tree:
+        if name in getattr(self.own, "_fields", ()):
+            return getattr(self.own, name)
+        raise AttributeError(f"the state of this kernel has no field '{name}'")
 
 
 class Dynamics(Fixed, ABC):
@@ -104,13 +131,13 @@ class Dynamics(Fixed, ABC):
         """The report's line about the temperature, if not the usual one."""
         return None
 
-    @abstractmethod
-    def first_state(self, z: BySite, rng_key: jax.Array, num_warmup: object = 0) -> Tree:
-        """The state before the first step."""
+    def first_own(self, z: BySite, rng_key: jax.Array, num_warmup: Tree = 0) -> Tree:
+        """`own` of the state before the first step."""
+        return None
 
     @abstractmethod
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
-        """The state after a step."""
+    def advance(self, state: ChainState, noisy_gradient: BySite, step_size: jax.Array) -> ChainState:
+        """The state after a step, with a new position and `own`."""
 
     # Copies
 

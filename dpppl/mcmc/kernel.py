@@ -46,15 +46,7 @@ class DPKernel(Dynamics, MCMCKernel):
     Settings are fixed when a kernel is made; they are those of `dpppl.DPSGLD`, which documents them. A run adds a
     `BoundKernel`; as NumPyro's own kernels do, this one remembers that of the last `init` for NumPyro's other calls.
 
-    The state is a named tuple with at least
-
-    - **i** - steps done, each an access of the data.
-    - **z** - the position: unconstrained latents by site.
-    - **midpoint** - the sample: the mean of this position and the one before.
-    - **search** - see `step_search`; None where steps are not searched for.
-    - **clipped** - sums over steps: counts of rows as shares of all (see `Clipping.counted`), then the variance of their noise;
-      None without.
-    - **rng_key** - the chain's key.
+    The state of a chain is a `ChainState`.
     """
 
     sample_field = "midpoint"

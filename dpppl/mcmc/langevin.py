@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.mcmc.dynamics import ChainState
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.step_search import Search
 from dpppl.randomness import keys
 from dpppl.types import BySite, Function, Numbers, Scalar, Tree
 from dpppl.validation import checked_call, in_words, optional, plain, positive
@@ -17,25 +17,6 @@ _FRICTION = 0.1
 _COUPLING = 3e-3
 """How far the friction of a step, h zeta, moves when the kinetic temperature is off by one: it settles within some
 hundred steps, whatever the scale of the problem."""
-
-
-class DPSGLDState(NamedTuple):
-    """The state of `DPSGLD`.
-
-    - **i** - steps done.
-    - **z** - the position: unconstrained latents by site.
-    - **midpoint** - the sample: the mean of this position and the one before.
-    - **search** - see `step_search`; None where steps are not searched for.
-    - **clipped** - the measured share of clipped rows, see `DPKernel`; None without.
-    - **rng_key** - the chain's key; None in states that MCMC returns.
-    """
-
-    i: jax.Array
-    z: BySite
-    midpoint: BySite
-    search: Search | None
-    clipped: jax.Array | None
-    rng_key: jax.Array | None
 
 
 def langevin_step(z: BySite, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
@@ -98,27 +79,17 @@ class DPSGLD(DPKernel):
     def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.5 / curvature
 
-    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGLDState:
-        return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
-
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
+    def advance(self, state: ChainState, noisy_gradient: BySite, step_size: jax.Array) -> ChainState:
         return state._replace(z=langevin_step(state.z, noisy_gradient, step_size))
 
 
-class DPSGHMCState(NamedTuple):
-    """The state of `DPSGHMC`.
+class Velocity(NamedTuple):
+    """What `DPSGHMC` adds to the state of a chain.
 
-    - **i**, **z**, **midpoint**, **search**, **clipped**, **rng_key** - as in `DPSGLDState`.
     - **v** - the velocity, by site.
     """
 
-    i: jax.Array
-    z: BySite
-    midpoint: BySite
-    search: Search | None
-    clipped: jax.Array | None
     v: BySite
-    rng_key: jax.Array | None
 
 
 def hamiltonian_step(z: BySite, v: Tree, noisy_gradient: BySite, step_size: jax.Array, friction: jax.Array) -> Tree:
@@ -182,32 +153,25 @@ class DPSGHMC(DPKernel):
     def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.8 / curvature
 
-    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGHMCState:
-        return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
+    def first_own(self, z: BySite, rng_key: jax.Array, num_warmup: Tree = 0) -> Velocity:
+        return Velocity(jax.tree.map(jnp.zeros_like, z))
 
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
-        z, v = hamiltonian_step(state.z, state.v, noisy_gradient, step_size, self.friction)
-        return state._replace(z=z, v=v)
+    def advance(self, state: ChainState, noisy_gradient: BySite, step_size: jax.Array) -> ChainState:
+        z, v = hamiltonian_step(state.z, state.own.v, noisy_gradient, step_size, self.friction)
+        return state._replace(z=z, own=Velocity(v))
 
 
-class DPSGNHTState(NamedTuple):
-    """The state of `DPSGNHT`.
+class Thermostat(NamedTuple):
+    """What `DPSGNHT` adds to the state of a chain.
 
-    - **i**, **z**, **midpoint**, **search**, **clipped**, **rng_key** - as in `DPSGLDState`.
     - **p** - the momentum, by site.
     - **zeta** - the friction.
     - **hold** - steps before the friction starts to move.
     """
 
-    i: jax.Array
-    z: BySite
-    midpoint: BySite
-    search: Search | None
-    clipped: jax.Array | None
     p: BySite
     zeta: jax.Array
     hold: jax.Array
-    rng_key: jax.Array | None
 
 
 def thermostat_step(
@@ -295,7 +259,7 @@ class DPSGNHT(DPKernel):
     def friction_at(self, std: Numbers) -> float:
         return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
 
-    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: Tree = 0) -> DPSGNHTState:
+    def first_own(self, z: BySite, rng_key: jax.Array, num_warmup: Tree = 0) -> Thermostat:
         leaves, tree = jax.tree.flatten(z)
         subkeys = jax.random.split(keys.stream(rng_key, "momentum"), len(leaves))
         p = [
@@ -304,14 +268,13 @@ class DPSGNHT(DPKernel):
         ]
         step_size, noise_multiplier = self.step_and_noise(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)
-        start, hold = jnp.zeros((), jnp.int32), jnp.asarray(num_warmup // 2, jnp.int32)
-        return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, hold, rng_key)
+        return Thermostat(jax.tree.unflatten(tree, p), zeta, jnp.asarray(num_warmup // 2, jnp.int32))
 
-    def advance(self, state: Tree, noisy_gradient: Tree, step_size: jax.Array) -> Tree:
-        coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
-        zeta = state.zeta
+    def advance(self, state: ChainState, noisy_gradient: Tree, step_size: jax.Array) -> ChainState:
+        p, zeta, hold = state.own
+        coupling = jnp.where(state.i < hold, 0.0, _COUPLING / step_size)
         if state.search is not None:  # it is held at its value for the step that was found
             held = self.langevin_std(step_size) ** 2 / (2.0 * step_size * self.temperature)
-            zeta = jnp.where(state.i <= state.hold, held, zeta)
-        z, p, zeta = thermostat_step(state.z, state.p, zeta, noisy_gradient, step_size, self.temperature, coupling)
-        return state._replace(z=z, p=p, zeta=zeta)
+            zeta = jnp.where(state.i <= hold, held, zeta)
+        z, p, zeta = thermostat_step(state.z, p, zeta, noisy_gradient, step_size, self.temperature, coupling)
+        return state._replace(z=z, own=Thermostat(p, zeta, hold))

@@ -59,7 +59,7 @@ class Outcome:
         - **counted** - rows that do not inform the posterior, where they were counted.
         """
         call = chains.call
-        named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in zip(last, records)]
+        named = [(state, dict(zip(chains.fields, kept))) for state, (kept, _) in zip(last, records)]
         states, collected = named[0] if call.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
         if call.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)

@@ -37,33 +37,54 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of inference, for the driver: how it steps, and which values are kept.
+    """A method of inference, for the driver: how it steps, and which values are recorded.
 
-    - **step** - `step(state, rows, public)`: one access; returns the next state and anything else to record.
-    - **num_steps** - steps of a run.
-    - **length** - the most steps of a chunk.
-    - **empty** - `empty(state)`: buffers for what a chunk records.
-    - **record** - `record(buffers, number, start, state, seen)`: buffers after step `number`, counted from the run's first, of a
-      chunk that began at `start`.
-    - **kept** - `kept(start, count)`: places in the buffers that a chunk has filled.
+    - **step** - `step(state, rows, public)`: one access; returns the next state and anything else that it has seen.
+    - **num_steps**, **length** - steps of a run, and the most of a chunk.
+    - **last** - `last(state)`: values that are recorded after the last of each `thinning` steps.
+    - **mean** - `mean(state)`: values like those that a step has seen, of which means over `thinning` steps are recorded. A chunk
+      then has whole multiples of these.
+    - **discarded**, **thinning** - steps of which nothing is recorded, and of how many others each record is.
     - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap."""
 
     step: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
     num_steps: int
     length: int
-    empty: Function
-    record: Function
-    kept: Callable[[int, int], np.ndarray]
+    last: Function
+    mean: Function = lambda state: None
+    discarded: int = 0
+    thinning: int = 1
     mapping: Tree = None
 
     def chunk(self, state: Tree, rows: Tree, public: Tree, start: Numbers, count: Numbers) -> tuple[Tree, Tree]:
-        """`count` steps from step `start` of the run: the state, and what was recorded."""
+        """`count` steps from step `start` of the run: the state, and what was recorded, last values and means."""
+        slots, base = self.length // self.thinning + 2, jnp.maximum(start - self.discarded, 0) // self.thinning
 
         def body(number: jax.Array, carry: Tree) -> Tree:
-            state, seen = self.step(carry[0], rows, public)
-            return state, self.record(carry[1], number, start, state, seen)
+            state, (last, means) = carry
+            state, seen = self.step(state, rows, public)
+            since = number - self.discarded
+            place = jnp.where(since < 0, slots, since // self.thinning - base)  # the last place is dropped
 
-        return lax.fori_loop(start, start + count, body, (state, self.empty(state)))
+            def put(buffer: jax.Array, value: object) -> jax.Array:
+                return lax.dynamic_update_index_in_dim(buffer, jnp.asarray(value, buffer.dtype), place, 0)
+
+            def add(buffer: jax.Array, value: jax.Array) -> jax.Array:
+                of_last = self.num_steps - self.discarded - since // self.thinning * self.thinning
+                share = 1.0 / jnp.minimum(self.thinning, of_last)
+                return buffer.at[place].add((share * value).astype(buffer.dtype))
+
+            return state, (jax.tree.map(put, last, self.last(state)), jax.tree.map(add, means, seen))
+
+        shapes = jax.eval_shape(lambda state: (self.last(state), self.mean(state)), state)
+        empty = jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
+        return lax.fori_loop(start, start + count, body, (state, empty))
+
+    def filled(self, start: int, count: int) -> np.ndarray:
+        """Places of the records that a chunk has completed."""
+        since = np.arange(start, start + count) - self.discarded
+        is_last = (since % self.thinning == self.thinning - 1) | (since == self.num_steps - self.discarded - 1)
+        return since[(since >= 0) & is_last] // self.thinning - max(start - self.discarded, 0) // self.thinning
 
     def mapped_chunk(self, states: Tree, *rest: Tree) -> Tree:
         """`chunk` for all chains in `states`."""
@@ -211,7 +232,7 @@ def _chunks(
             opened.charge(group, start + count)
             counts = (np.asarray(value, np.int32) for value in (start, count))
             state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
-            places = method.kept(start, count)
+            places = method.filled(start, count)
             parts.append(jax.tree.map(lambda leaf: np.take(np.asarray(leaf), places, axis=axis), buffers))  # noqa: B023
             if checkpoint is not None:
                 checkpoint.save(Progress(group, start + count, state, parts), finished)
@@ -266,8 +287,3 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return clears_tracebacks(checked)
-
-
-def set_places(buffer: Tree, at: object, values: object) -> Tree:
-    """Each leaf of `buffer` with the leaf of `values` at place `at` along its leading axis."""
-    return jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), at, 0), buffer, values)

@@ -15,10 +15,10 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
-from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
+from dpppl.runs.driver import NUM_CHUNKS, Method
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.types import BySite, Foreign, Function, Numbers, Tree
+from dpppl.types import BySite, Foreign, Function, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**24, 1000
@@ -137,20 +137,7 @@ def method_of(
     """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
     `counts`, those of rows as shares."""
     length = -(-num_steps // NUM_CHUNKS)
-    length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
-
-    def empty(state: Tree) -> Tree:
-        zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
-        return zeros, (zeros, jnp.zeros((length // thinning, NUM_COUNTS)) if counts else None)
-
-    def record(buffers: Tree, number: Numbers, start: Numbers, state: Tree, released: object) -> Tree:
-        iterates, means = buffers
-        place = (number - start) // thinning
-        share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)
-        means = jax.tree.map(lambda b, x: b.at[place].add((share * x).astype(b.dtype)), means, released)
-        return set_places(iterates, place, params_of(state)), means
-
-    def kept(start: int, count: int) -> np.ndarray:
-        return np.arange(-(-count // thinning))
-
-    return Method(step=step, num_steps=num_steps, length=length, empty=empty, record=record, kept=kept)
+    return Method(
+        step=step, num_steps=num_steps, length=-(-length // thinning) * thinning, thinning=thinning, last=params_of,
+        mean=lambda state: (params_of(state), jnp.zeros(NUM_COUNTS) if counts else None),
+    )  # fmt: skip

@@ -103,7 +103,8 @@ def test_steps_are_finite_and_keep_the_state(number):
         assert np.all(np.isfinite(value)) and not np.any(value == state.z[site]), site
     assert int(last.i) == 3
     for kernel in kernels:
-        before = jax.eval_shape(lambda key: kernel.first_state(state.z, key), jax.random.key(0))  # noqa: B023
+        start = functools.partial(kernel.bind(args, kwargs).init, num_warmup=0, init_params=None, public=public)
+        before = jax.eval_shape(start, jax.random.key(0))
         after = jax.eval_shape(lambda state: kernel.advance(state, state.z, 0.1), before)  # noqa: B023
         assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
 
@@ -268,8 +269,8 @@ def test_a_start_far_away_does_not_leave_the_thermostat_cold():
     def ratio(hold):
         with pytest.MonkeyPatch.context() as patch:
             if not hold:
-                first_state = dpppl.DPSGNHT.first_state
-                patch.setattr(dpppl.DPSGNHT, "first_state", lambda self, z, key, _: first_state(self, z, key))
+                first_own = dpppl.DPSGNHT.first_own
+                patch.setattr(dpppl.DPSGNHT, "first_own", lambda self, z, key, _: first_own(self, z, key))
             kernel = dpppl.DPSGNHT(model, clipping_norm=100.0, step_size=h)
             draws = run(kernel, y, warmup=200, samples=200, chains=32).get_samples()["mean"]
         return np.sqrt(np.mean((np.asarray(draws) - y.mean(0)) ** 2) * 2_000)
@@ -463,7 +464,7 @@ def run_and_accounted(kernel, schedule, count):
         state = telling.step(state, rows={"y": rows}, public={})
         return state, Telling.seen.pop()
 
-    start = told.first_state({"mean": jnp.zeros(2)}, jax.random.key(0))
+    start = telling.init(jax.random.key(0), 0, None, {})
     device = np.asarray(jax.jit(lambda state: lax.scan(step, state, length=count)[1])(start), np.float64)
     accounted = told.charge(0, count).noise_multipliers * ACCOUNTED * (1.0 + SLACK)
     assert np.all(accounted <= device)

@@ -356,7 +356,7 @@ def test_a_missing_square_is_seen():
     for size, is_right in ((0.0, True), (1.0, False)):
         logits = x @ [0.5, -0.7, 0.2] + size * (x[:, 1] ** 2 - 1.0)
         y = (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
-        found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0), 5.0)
+        found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0))
         assert (found.misfit is None) == is_right
     assert found.link[0] == "w[1]" and found.link[1] > 0.05 and "'w[1]' matters most" in found.misfit
 
@@ -367,7 +367,7 @@ def test_the_latent_is_named_that_the_prior_does_not_expect():
     rng = np.random.default_rng(6)
     x = rng.standard_normal((NUM_ROWS, DIMENSION)).astype(np.float32)
     y = (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-12.0 * x[:, 1]))).astype(np.float32)
-    found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0), 5.0)
+    found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0))
     assert found.farthest[0] == "w[1]" and found.farthest[1] > 3.0
     assert "the prior puts 'w[1]'" in found.line()
 
