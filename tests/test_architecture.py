@@ -165,13 +165,13 @@ ROOMS = {
     "model": ("model", 4_328, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_210, 1_700),
-    "session": ("runs processes", 2_459, 1_500),
+    "session": ("runs processes", 2_508, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 451, 430),
     "report": ("report", 833, 800),
-    "mcmc": ("mcmc", 2_730, 1_400),
-    "svi": ("svi", 2_513, 1_400),
-    "noise_aware": ("noise_aware", 4_566, 1_600),
+    "mcmc": ("mcmc", 2_625, 1_400),
+    "svi": ("svi", 2_460, 1_400),
+    "noise_aware": ("noise_aware", 4_553, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -84,7 +84,7 @@ class DPSGLD(DPKernel):
 
 
 class Velocity(NamedTuple):
-    """What `DPSGHMC` adds to the state of a chain.
+    """The part of `DPSGHMC` in the state of a chain.
 
     - **v** - the velocity, by site.
     """
@@ -162,7 +162,7 @@ class DPSGHMC(DPKernel):
 
 
 class Thermostat(NamedTuple):
-    """What `DPSGNHT` adds to the state of a chain.
+    """The part of `DPSGNHT` in the state of a chain.
 
     - **p** - the momentum, by site.
     - **zeta** - the friction.

@@ -29,7 +29,7 @@ from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
-from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.runs.session import Run
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import check_num_data, checked, checked_call, plain, positive_integer
@@ -273,9 +273,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     # Results of the last run
 
     def _ended(self, method: str) -> Outcome:
-        if self._outcome is None:
-            raise ConfigurationError(f"`run` must be called before `{method}`.")
-        return self._outcome
+        return after_run(self._outcome, method)
 
     @property
     def verdict(self) -> Reading:
@@ -337,11 +335,9 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
         print_table(samples, self.get_weights(), prob, words, max_rows)
-        learned = {s: ended.reading.learned[s] for s in samples}
-        found = Reading(words={s: words[s] for s in samples}, learned=learned, measured=ended.measured)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
-        print("\n".join(found.lines))
+        print("\n".join(ended.reading.of_sites(samples).lines))
         print(f"mixing budget: {details.mixing_line()}")
 
     @property

@@ -1,6 +1,6 @@
 """Which elements may be read: the verdict from the samples, steps and counts that a run has released. No further access."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,6 +96,11 @@ class Reading(Verdict):
         """See `Verdict`."""
         return found(self, of_rows, of_elements, of_data)
 
+    def of_sites(self, sites: Iterable[str]) -> "Reading":
+        """The verdict on the elements of some sites."""
+        words, learned = ({site: own[site] for site in sites} for own in (self.words, self.learned))
+        return replace(self, words=words, learned=learned)
+
 
 def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
     """The verdict on each element of each site.
@@ -114,8 +119,8 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
-        size, r_hat = mixing(value)
-        words[site] = _alone(site, value, size, r_hat, measured, arrival).reshape(-1)
+        own, size = _alone(site, value, measured, arrival)
+        words[site] = own.reshape(-1)
         flat[site], sizes[site] = value.reshape(value.shape[0] * value.shape[1], -1), size.reshape(-1)
         learned[site] = np.full(len(words[site]), "", dtype=object)
         compared = np.flatnonzero(_has_arrived(words[site]) & np.isfinite(sizes[site]))
@@ -140,27 +145,25 @@ def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list
     """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
 
     The part of `reading` that needs neither other elements nor the prior, and so takes a moment."""
-    found = []
-    for site, value in samples.items():
-        shape, is_small = np.shape(value)[2:], np.size(value) <= _MOST_ALONE * np.shape(value)[0] * np.shape(value)[1]
-        value = np.asarray(value, np.float64)
-        size, r_hat = mixing(value) if is_small else (np.full(shape, np.inf), np.ones(shape))
-        words = _alone(site, value, size, r_hat, measured, arrival)
-        if not np.all(_has_arrived(words)):
-            found.append(site)
-    return found
+    values = {site: np.asarray(value, np.float64) for site, value in samples.items()}
+    words = {site: _alone(site, value, measured, arrival, _MOST_ALONE)[0] for site, value in values.items()}
+    return [site for site, own in words.items() if not np.all(_has_arrived(own))]
 
 
-def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measured, arrival: Arrival) -> Array:
-    """The verdict on each element by itself, without a look at other elements and at the prior."""
+def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: float = np.inf) -> tuple[Array, Array]:
+    """The verdict on each element by itself, without a look at other elements and at the prior, and its effective sample size,
+    which is not computed of more than `most` elements."""
+    shape = value.shape[2:]
+    is_small = np.prod(shape) <= most
+    size, r_hat = mixing(value) if is_small else (np.full(shape, np.inf), np.ones(shape))
     unstable = site in measured.over_long or (site not in measured.excess and bool(measured.over_long))
-    moving, held = arrival.of_samples(site, value.shape[2:])
-    words = np.full(value.shape[2:], SHORT, dtype=object)
+    moving, held = arrival.of_samples(site, shape)
+    words = np.full(shape, SHORT, dtype=object)
     if measured.relaxations is None:
         is_long = (size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)
         has_mean = held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))
     else:  # a free walk of a posterior's variance spans 3 on average, and as many as the first in 7 % of runs
-        spans = measured.relaxed(site, value.shape[2:])
+        spans = measured.relaxed(site, shape)
         is_long, has_mean = spans >= RELAXED, held & (spans >= RELAXED_MEAN)
     words[has_mean] = CLIPPED if measured.is_biased else MEAN
     words[is_long] = CLIPPED if measured.is_biased else READ
@@ -168,7 +171,7 @@ def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measure
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:
         words[_has_arrived(words)] = IGNORED
-    return words
+    return words, size
 
 
 def _has_arrived(words: Array) -> Array:

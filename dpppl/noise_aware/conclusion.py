@@ -22,6 +22,7 @@ from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import HIDDEN, Verdict
 from dpppl.runs.driver import TRACING
+from dpppl.runs.private_runner import after_run
 from dpppl.types import Distribution, Document, Tree
 from dpppl.validation import checked, fraction
 
@@ -86,16 +87,16 @@ def bayes_factor(
     Assumes that nuisance latents have the same prior under the null as in the model given the null. Of many elements some look
     significant by chance: give each null higher prior odds, or use `uncertainty.discoveries`.
     Raises ConfigurationError before `run`, and for a model whose unconstrained priors are not normal."""
-    mixture, coordinates, releases = noise_aware._mixture, noise_aware._coordinates, noise_aware._releases
-    if mixture is None or coordinates is None or releases is None or noise_aware._verdict is None:
-        raise ConfigurationError("`run` must be called before `bayes_factor`.")
+    name = "bayes_factor"
+    mixture, verdict = after_run(noise_aware._mixture, name), after_run(noise_aware._verdict, name)
+    coordinates, releases = after_run(noise_aware._coordinates, name), after_run(noise_aware._releases, name)
     names = coordinates.names()
     if not releases.is_normal or element not in names:
         known = f"elements: {', '.join(names[:6])}" if releases.is_normal else "this model has other priors"
         raise ConfigurationError(
             f"bayes_factor needs the name of a latent's element, in a model whose priors are all normal (or log-normal); {known}."
         )
-    warn_of(noise_aware._verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
+    warn_of(verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
     number, prior = names.index(element), releases.prior
     split, site, transforms = coordinates.split, element.split("[")[0], {}
 

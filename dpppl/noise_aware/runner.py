@@ -2,7 +2,6 @@
 
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
 
 import jax
 import numpy as np
@@ -23,12 +22,12 @@ from dpppl.report.to_arviz import halves, to_inference_data
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
+from dpppl.runs.private_runner import after_run
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
 from dpppl.types import Tree
 from dpppl.validation import checked
 
-T = TypeVar("T")
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # without a rate: phases differ too much
 
 
@@ -153,7 +152,7 @@ class NoiseAware(NoiseAwareSettings):
 
     def _sample_again(self, rng_key: jax.Array, args: Tree, kwargs: Tree, is_modelled: bool) -> None:
         key, releases = keys.as_key(rng_key), self.releases
-        bound, given = bind(self, args, kwargs, key), _found(self._coordinates, "sample_again").split.arguments.words
+        bound, given = bind(self, args, kwargs, key), after_run(self._coordinates, "sample_again").split.arguments.words
         if bound.split.arguments.words != given:
             raise ConfigurationError(f"give arguments of run's shapes, {given}; got {bound.split.arguments.words}.")
         found = conclusion.staged(self, bound, releases, releases.asker())
@@ -172,12 +171,12 @@ class NoiseAware(NoiseAwareSettings):
     @property
     def releases(self) -> Released:
         """All that the last run has released so far, with its prior; it pickles."""
-        return _found(self._releases, "releases")
+        return after_run(self._releases, "releases")
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the last run, from its releases."""
-        return _found(self._verdict, "verdict")
+        return after_run(self._verdict, "verdict")
 
     @checked
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Tree]:
@@ -185,7 +184,7 @@ class NoiseAware(NoiseAwareSettings):
 
         - **group_by_chain** - whether to put an axis of length 1 first.
         - **allow_unconverged** - whether to return samples that the verdict refuses without an UnconvergedWarning."""
-        found = _found(self._samples, "get_samples")
+        found = after_run(self._samples, "get_samples")
         warn_of(self.verdict.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return jax.tree.map(lambda x: x[None] if group_by_chain else x, found)
 
@@ -195,7 +194,7 @@ class NoiseAware(NoiseAwareSettings):
 
         - **prob** - the mass of the intervals.
         - **exclude_deterministic** - whether to leave out deterministic sites."""
-        _found(self._samples, "print_summary")
+        after_run(self._samples, "print_summary")
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
@@ -210,13 +209,6 @@ class NoiseAware(NoiseAwareSettings):
         - **allow_unconverged** - whether to take samples that the verdict refuses without an UnconvergedWarning.
         - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
         """
-        _found(self._samples, "to_arviz")
+        after_run(self._samples, "to_arviz")
         found = halves(self.get_samples(allow_unconverged=allow_unconverged))
         return to_inference_data(found, self.privacy_report(), self._dims, coords, dims)
-
-
-def _found(result: T | None, name: str) -> T:
-    """A result, where there is one."""
-    if result is None:
-        raise ConfigurationError(f"`run` must be called before `{name}`.")
-    return result

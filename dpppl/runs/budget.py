@@ -211,9 +211,7 @@ class Budget:
         if self.ledger is None:
             return None
         name, left = self.ledger.name or os.path.basename(self.ledger.path), ""
-        if (
-            isinstance(self.ledger, PrivacyLedger) and messages.count() == 1
-        ):  # of several processes one alone could say it
+        if isinstance(self.ledger, PrivacyLedger) and messages.count() == 1:  # of several, one alone could say it
             more, largest = self.ledger.room(events_of(self.charged))
             like = f"at least {more} more like all of these, or for " if more else ""
             left = (

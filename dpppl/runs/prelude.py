@@ -11,15 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import (
-    MISSING,
-    OUTSIDE,
-    SILENT,
-    Norms,
-    gradient_norm,
-    histogram_mechanism,
-    noisy_histogram,
-)
+from dpppl.access import norm_histogram
+from dpppl.access.norm_histogram import Norms, gradient_norm, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.model.initialization import prior_scales
@@ -119,11 +112,10 @@ class NormPhase:
         """The norms, and the rows that have none, from noised counts."""
         scale, num_rows = self.scale, number_of(self.plan.rows)
         norms = Norms.fitted(counts, noise_std, num_rows, (-float(np.log2(scale)), _UNSURE), scale, _NEGLIGIBLE)
-        silent, missing, outside = (float(counts[number]) / num_rows for number in (SILENT, MISSING, OUTSIDE))
-        return norms, CountedRows(
-            outside=outside, missing=missing, silent=silent, std=noise_std / num_rows, codes=self.codes,
-            octaves=norms.error if norms.are_hidden else None,
-        )  # fmt: skip
+        bins = dict(silent=norm_histogram.SILENT, missing=norm_histogram.MISSING, outside=norm_histogram.OUTSIDE)
+        shares = {kind: float(counts[number]) / num_rows for kind, number in bins.items()}
+        octaves = norms.error if norms.are_hidden else None
+        return norms, CountedRows(**shares, std=noise_std / num_rows, codes=self.codes, octaves=octaves)
 
 
 def measure_norms(

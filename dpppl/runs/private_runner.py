@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -25,6 +25,8 @@ from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
 from dpppl.types import Function, Tree
 from dpppl.validation import checked, checked_call, checked_fields, full_signature, optional, positive, positive_integer
+
+T = TypeVar("T")
 
 
 @checked_fields
@@ -202,6 +204,13 @@ class PrivateRunner(ABC):
     def _repr_html_(self) -> str:
         """For notebooks: the runner in words, and its privacy report."""
         return render.cell(repr(self), self.privacy_report()._repr_html_())
+
+
+def after_run(result: T | None, name: str) -> T:
+    """A result of the last run; `name`: what asks for it. Raises ConfigurationError before `run`."""
+    if result is None:
+        raise ConfigurationError(f"`run` must be called before `{name}`.")
+    return result
 
 
 def _alone(privacy: object, short: Privacy) -> Privacy:

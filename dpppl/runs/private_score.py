@@ -170,13 +170,9 @@ def private_score(
         variance = squares[0] * half / _SQUARES - total**2 + noise_sd * half / _SQUARES
         sampling_sd = float(np.sqrt(np.clip(variance, 0.0, half**2) / arguments.num_rows))
     return PrivateScore(
-        mean=float(middle + total),
-        noise_sd=noise_sd,
-        num_rows=arguments.num_rows,
-        sampling_sd=sampling_sd,
-        events=budget.events,
-        assumed_public=(*captured, *arguments.assumed_public),
-    )
+        mean=float(middle + total), noise_sd=noise_sd, num_rows=arguments.num_rows, sampling_sd=sampling_sd,
+        events=budget.events, assumed_public=(*captured, *arguments.assumed_public),
+    )  # fmt: skip
 
 
 def _statistic(score: Function, arguments: Arguments, low: float, high: float, measure_spread: bool) -> Function:

@@ -20,7 +20,7 @@ from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
-from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner
+from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import optimizers
 from dpppl.svi.convergence import TAIL, Convergence, tail_of
@@ -118,9 +118,7 @@ class SVISettings(Fixed, PrivateRunner):
     @property
     def verdict(self) -> Convergence:
         """Whether the parameters of the last run may be read: `.line()`, `.by_site`, `.refusals`. Free; a pickle has none."""
-        if self._result is None:
-            raise ConfigurationError("`run` must be called before `verdict`.")
-        return self._result.verdict
+        return after_run(self._result, "verdict").verdict
 
     def objective(self) -> Objective:
         """The ELBO, split, for the arguments of the last init or run."""

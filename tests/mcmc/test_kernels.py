@@ -1,7 +1,9 @@
 """What the kernels compute in a step, on which noise, and in which coordinates."""
 
+import copy
 import dataclasses
 import functools
+import pickle
 from typing import ClassVar
 
 import jax
@@ -22,7 +24,8 @@ from dpppl.access.clipping import SLACK, clip_rows
 from dpppl.access.door import NoisySum
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.mcmc.bound import BoundKernel
-from dpppl.mcmc.langevin import hamiltonian_step, langevin_step, thermostat_step
+from dpppl.mcmc.dynamics import ChainState
+from dpppl.mcmc.langevin import Velocity, hamiltonian_step, langevin_step, thermostat_step
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
@@ -107,6 +110,13 @@ def test_steps_are_finite_and_keep_the_state(number):
         before = jax.eval_shape(start, jax.random.key(0))
         after = jax.eval_shape(lambda state: kernel.advance(state, state.z, 0.1), before)  # noqa: B023
         assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
+
+
+def test_what_a_kernel_adds_is_a_field_of_the_state():
+    state = ChainState(3, {}, {}, None, None, Velocity({"mean": 1.0}), None)
+    assert state.v == state.own.v and copy.deepcopy(state) == state == pickle.loads(pickle.dumps(state))
+    with pytest.raises(AttributeError, match="has no field 'p'"):
+        state.p  # noqa: B018
 
 
 # Matching
