@@ -169,7 +169,7 @@ ROOMS = {
     "frame": ("frame", 500, 500),
     "findings": ("findings", 451, 430),
     "report": ("report", 833, 800),
-    "mcmc": ("mcmc", 2_625, 1_400),
+    "mcmc": ("mcmc", 2_626, 1_400),
     "svi": ("svi", 2_460, 1_400),
     "noise_aware": ("noise_aware", 4_553, 1_600),
     "contrib": ("contrib", 4_000, 4_000),

@@ -313,6 +313,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         step_sizes, multipliers = kernel.schedule(ended.first, ended.draws * ended.thinning)
         times = kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))
         weights = times.reshape(ended.draws, ended.thinning).sum(axis=1)
+        weights = np.ones(ended.draws) if np.all(weights == weights[:1]) else weights  # equal to the last digit
         return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
 
     @checked

@@ -368,7 +368,7 @@ def test_keys(claimed):
         with pytest.raises(KeyReuseError):
             again.run(jax.random.key_data(key), Y)
     assert accesses(mcmc) == 32
-    for name in ("rng_key", "5"):  # NumPyro would take the position
+    for name in ("rng_key", "6"):  # NumPyro would take the position
         with pytest.raises(ConfigurationError, match="extra_fields cannot name rng_key"):
             mcmc.run(dpppl.secret_key(), Y, extra_fields=(name,))
     for wrong in (0, None, np.zeros(2), jax.random.split(jax.random.key(0)), np.zeros((2, 2), np.uint32)):
