@@ -24,7 +24,7 @@ MUTATIONS = [
     bug("the kernel's noise is overruled", f"{KERNEL}checked_kernel", "getattr(kernel, name) not in (None, value)", "False", APART),
     bug("refused results come without a word", f"{READ}warn_of", "if refusals and not allow_unconverged:", "if False:",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
-    bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(words)):", "if True:",
+    bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(own))", "if True",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
     bug("what was measured of the rows comes last", f"{READ}ranked", "not finding.of_rows", "finding.of_rows", ROWS, ("short",)),
     bug("rows do not explain other findings", f"{READ}ranked", "if finding.of_rows", "if False", ROWS, ("short, silent",)),
