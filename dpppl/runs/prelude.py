@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access.mechanism import Mechanism
 from dpppl.access import norm_histogram
+from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms, gradient_norm, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.findings.counted_rows import CountedRows
