@@ -1,4 +1,4 @@
-"""The chains of a run: first states, which of them run in one program, their cost, which steps are kept, and which failed."""
+"""The chains of a run: first states, which of them run in one program, their cost and plan, and which failed."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""One way to run steps for every method: trace, prove, compile; then, chunk by chunk, charge, run, keep a checkpoint."""
+"""One way to run steps for every method: trace, prove, compile; then, chunk by chunk, charge, run, record, keep a checkpoint."""
 
 import functools
 import inspect
