@@ -216,7 +216,7 @@ MUTATIONS = [
              "noise_multiplier=0.5 * noise_multiplier",
              "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     Mutation("one step number for all steps", STEP, "step=state.i", "step=0 * state.i",
-             "test_mutations:test_noise_differs_between_steps"),
+             "test_mcmc:test_raw_key_data_is_the_same_key_and_steps_draw_noise_of_their_own"),
     Mutation("the account of another schedule", "dpppl.mcmc.dynamics:Dynamics.schedule", "return steps, multipliers",
              "return steps, multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     # Norms and counts
@@ -273,9 +273,9 @@ MUTATIONS = [
              "opened.charge(group, start + count)",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
-             "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
+             "test_mcmc:test_raw_key_data_is_the_same_key_and_steps_draw_noise_of_their_own"),
     Mutation("keys used again", "dpppl.runs.session:session", "partial(claim, run.key, again=run.goes_on)",
-             "partial(KeyOrigin.of, run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
+             "partial(KeyOrigin.of, run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_steps_draw_noise_of_their_own"),
     Mutation("a chain of several not charged", "dpppl.mcmc.chains:Chains.charges", "self.call.num_chains if self.call.together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
     Mutation("a rerun forgets what was spent", "dpppl.runs.budget:Budget.reserve_for", "self._runs[name] = _Run(", "self._runs.clear(); self._runs[name] = _Run(", "test_mcmc:test_without_a_budget_runs_add_up"),
@@ -407,24 +407,6 @@ MUTATIONS = [
     Mutation("a reused key is not seen in another form", "dpppl.randomness.keys:_digest", "data.tobytes()", "str(id(key)).encode()",
              "test_random:test_a_key_is_claimed_once_in_whatever_form_it_comes"),
 ]  # fmt: skip
-
-
-def test_noise_differs_between_steps():
-    """Two steps of equal size and no gradient are two independent draws."""
-    import numpy as np
-    import numpyro
-    import numpyro.distributions as dist
-    from test_mcmc import Y, kernel_of, mcmc_of
-
-    def flat(y):
-        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=y)
-
-    mcmc = mcmc_of(kernel_of(flat), num_warmup=0, num_samples=3)
-    mcmc.run(jax.random.key(11), Y)
-    increments = np.diff(mcmc.get_samples()["z"], axis=0)
-    assert not np.allclose(increments[0], increments[1])
 
 
 def quoted(mutation):

@@ -41,6 +41,13 @@ def normal_mean(y):
         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+def flat(y):
+    """Neither a prior nor a likelihood."""
+    z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=y)
+
+
 def kernel_of(model=normal_mean, **options):
     return dpppl.DPSGLD(model, **({"clipping_norm": 20.0, "step_size": 0.01} | options))
 
@@ -391,10 +398,12 @@ def test_keys_split_off_a_used_key_give_other_noise():
     assert not np.any(np.isclose(parent.get_samples(group_by_chain=True)["mean"], child.get_samples()["mean"]))
 
 
-def test_raw_key_data_is_the_same_key_and_no_state_keeps_it():
-    mcmc = mcmc_of()
+def test_raw_key_data_is_the_same_key_and_steps_draw_noise_of_their_own():
+    """Two steps of equal size and no gradient are two independent draws. No state keeps the key."""
+    mcmc = mcmc_of(kernel_of(flat), num_warmup=0, num_samples=3)
     mcmc.run(jax.random.key_data(jax.random.key(0)), Y)
     assert mcmc.last_state.rng_key is None
+    assert not np.allclose(*np.diff(mcmc.get_samples()["z"], axis=0))
     with pytest.raises(KeyReuseError):
         mcmc.run(jax.random.key(0), Y)
 
@@ -496,11 +505,6 @@ def test_schedules():
 
 def test_every_step_draws_the_noise_that_is_accounted_for(altered):
     """With every normal draw replaced by 1, no prior and no likelihood, z moves by s_t at step t."""
-
-    def flat(y):
-        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=y)
 
     def ones(key, size):
         with jax.enable_x64(True):
