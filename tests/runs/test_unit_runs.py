@@ -38,8 +38,13 @@ def chain(noise=20.0, **settings):
 
 
 @pytest.fixture(scope="module")
-def ran():
-    mcmc = chain(**PERSONS)
+def ledger(tmp_path_factory):
+    return dpppl.PrivacyLedger(tmp_path_factory.mktemp("ledger") / "persons", 5.0, 1e-4, unit="person")
+
+
+@pytest.fixture(scope="module")
+def ran(ledger):
+    mcmc = chain(ledger=ledger, **PERSONS)
     mcmc.run(jax.random.key(3), Y, person=IDS)
     return mcmc
 
@@ -120,20 +125,17 @@ def test_ids_are_no_setting():
         chain(unit="person", max_rows_per_unit=0)
 
 
-def test_a_ledger_counts_for_one_kind_of_unit(tmp_path):
+def test_a_ledger_counts_for_one_kind_of_unit(tmp_path, ledger, ran):
     rows = dpppl.PrivacyLedger(tmp_path / "rows", 5.0, 1e-4)
-    persons = dpppl.PrivacyLedger(tmp_path / "persons", 5.0, 1e-4, unit="person")
     with pytest.raises(ConfigurationError, match="counts for one row, and this run for one person"):
         chain(ledger=rows, **PERSONS)
     with pytest.raises(ConfigurationError, match="counts for one person, and this run for one row"):
-        chain(ledger=persons)
+        chain(ledger=ledger)
     with pytest.raises(ConfigurationError, match="not for groups of declared size"):
         chain(ledger=rows, max_rows_per_unit=3)
     with pytest.raises(ConfigurationError, match="unit"):
-        dpppl.PrivacyLedger(tmp_path / "persons", 5.0, 1e-4)
-    mcmc = chain(ledger=persons, **PERSONS)
-    mcmc.run(dpppl.secret_key(), Y, person=IDS)
-    found = dpppl.PrivacyLedger.open(tmp_path / "persons").report()
+        dpppl.PrivacyLedger(ledger.path, 5.0, 1e-4)
+    found = dpppl.PrivacyLedger.open(ledger.path).report()
     assert found.unit == "person" and len(found.runs) == 1 and "for one person" in found.statement
 
 
