@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.information_flow import executables
@@ -78,3 +79,40 @@ def test_the_persistent_cache_is_used_and_depends_on_no_data(folder):
     executables.clear()
     run(1)
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith("-atime")) == entries
+
+
+def holds(folder, *arrays):
+    """Whether an entry of the cache holds two neighbouring float32 of one of the arrays, by rows or by columns, as bytes."""
+    from jax._src.compilation_cache import decompress_executable
+
+    laid = [np.ravel(array, order) for array in arrays for order in "CF"]
+    pairs = np.concatenate([np.stack([a[:-1], a[1:]], axis=1).ravel().view(np.uint64) for a in laid])
+    entries = [path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-atime")]
+    assert entries
+    every = b"".join(map(decompress_executable, entries))
+    words = (np.frombuffer(every, np.uint64, (len(every) - start) // 8, start) for start in range(8))
+    return any(np.isin(word, pairs).any() for word in words)
+
+
+def regression(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0] - x[:, 1], 1.0), obs=y)
+
+
+@pytest.mark.slow
+def test_the_persistent_cache_holds_no_row(folder):
+    """Runs of all three methods leave no entry that holds a row; a program that captured the rows as a constant leaves one."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    numbers = np.random.default_rng(0).normal(size=(1_203, 3)).astype(np.float32)
+    rows, given = (numbers[:, :2], numbers[:, 2]), {"noise_multiplier": 50.0, "print_cost": False}
+    executables.clear()
+    dpppl.NoiseAware(regression, progress_bar=False, **given).run(dpppl.secret_key(), *rows)
+    kernel = dpppl.DPSGLD(regression, clipping_norm=1.0, noise_multiplier=50.0)
+    mcmc = dpppl.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False, print_cost=False)
+    mcmc.run(dpppl.secret_key(), *rows)
+    svi = dpppl.SVI(regression, AutoNormal(regression), clipping_norm=1.0, **given)
+    svi.run(dpppl.secret_key(), 5, *rows, progress_bar=False)
+    assert not holds(folder, *rows)
+    jax.block_until_ready(jax.jit(lambda scale: scale * rows[0])(2.0))
+    assert holds(folder, *rows)
