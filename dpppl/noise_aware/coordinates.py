@@ -22,7 +22,7 @@ from dpppl.model.refusals import quoted
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
 from dpppl.model.supports import first_values
-from dpppl.noise_aware.curvature import Array
+from dpppl.noise_aware.curvature import Array, eigh
 from dpppl.noise_aware.frame import RANK, Frame, homes
 from dpppl.types import Tree
 
@@ -64,7 +64,7 @@ class Prior(NamedTuple):
         directions = np.zeros((len(self.mean), 0))
         if self.draws is not None and not self.is_full:
             count, dimension = self.draws.shape
-            values, vectors = np.linalg.eigh(self.draws @ self.draws.T / count)
+            values, vectors = eigh(self.draws @ self.draws.T / count)
             chosen = np.flatnonzero(values > 1.5 * (1.0 + np.sqrt(dimension / count)) ** 2)[-_MOST_KNOWN:]
             directions = np.linalg.qr(self.draws.T @ vectors[:, chosen])[0]
         frame = Frame.of(self.scales, directions, self.pieces)

@@ -8,11 +8,13 @@ variance of log eigenvalues drawn, then these; rotations and eigenvalues by slic
 nothing. It knows M by its eigenvalues alone, so that draws are equivariant under rotations of M.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
-from dpppl.types import Tree
+from dpppl.types import Foreign, Tree
 
 Array = np.ndarray
 _SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
@@ -23,6 +25,18 @@ EVENING = 0.25
 """The power of the curvature in the metric; one half undoes it all, and is unstable."""
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
 _SPREAD_ALONG, _GRID = 0.6, 200
+
+
+@cache
+def _libraries() -> Foreign:
+    return ThreadpoolController()
+
+
+def eigh(matrices: Array) -> tuple[Array, Array]:
+    """Return `np.linalg.eigh` of matrices (..., n, n), by one thread: for n = 26 those of OpenBLAS take sixty times as long."""
+    with _libraries().limit(limits=1, user_api="blas"):
+        values, vectors = np.linalg.eigh(matrices)
+    return values, vectors
 
 
 def eigen_draws(
@@ -36,7 +50,7 @@ def eigen_draws(
     width = real.shape[1]
     beyond = 1.0 + 4.0 * width * np.abs(noisy).max()  # padding comes first
     both = real[:, :, None] & real[:, None, :]
-    values, vectors = np.linalg.eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
+    values, vectors = eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
     sides = np.sum(vectors[:, :, :-1] * (reference @ vectors[:, :, 1:]), axis=1)
     vectors[:, :, 1:] *= np.cumprod(np.where(sides < 0.0, -1.0, 1.0), axis=1)[:, None, :]
     exists = np.arange(width) >= width - real.sum(axis=1, keepdims=True)
@@ -202,7 +216,7 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
     level = shares[:, -1:] * np.random.default_rng(1).random((len(grid), 1))
     chosen = np.take_along_axis(grid, np.argmax(shares >= level, axis=1)[:, None], axis=1)[:, 0]
     stretch = np.eye(len(along)) + (np.sqrt(chosen / present) - 1.0)[:, None, None] * np.outer(along, along)
-    values, vectors = np.linalg.eigh(stretch @ matrices @ stretch)
+    values, vectors = eigh(stretch @ matrices @ stretch)
     return np.maximum(values, values[:, -1:] * 1e-12)[:, None], vectors[:, None]
 
 
@@ -216,7 +230,7 @@ def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count:
     # 1, which is safe, where noise drowns it
     multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)
     multiple = float(np.clip(multiple + np.sqrt(error / (size + error)), 0.05, most))
-    values, vectors = np.linalg.eigh(curvature)
+    values, vectors = eigh(curvature)
     roots = np.sqrt(np.maximum(values, 1e-30))
     scales, identity = roots[..., :, None] * roots[..., None, :], np.eye(values.shape[-1])
     is_open = np.isinf(most)
@@ -253,13 +267,13 @@ def from_vector(vector: Array, dimension: int) -> Array:
 
 def symmetric_root(matrix: Array) -> Array:
     """The symmetric R with R R the positive part of a symmetric matrix; of a batch (..., d, d), too."""
-    values, vectors = np.linalg.eigh(matrix)
+    values, vectors = eigh(matrix)
     return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
 def positive_part(matrix: Array) -> Array:
     """The nearest positive semidefinite matrix; of a batch (..., d, d), too."""
-    values, vectors = np.linalg.eigh((matrix + matrix.swapaxes(-1, -2)) / 2)
+    values, vectors = eigh((matrix + matrix.swapaxes(-1, -2)) / 2)
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.curvature import EVENING, Array, symmetric_root, times
+from dpppl.noise_aware.curvature import EVENING, Array, eigh, symmetric_root, times
 from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
@@ -129,7 +129,7 @@ class Frame(NamedTuple):
         wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
         proportion to the trace, and would hide that direction."""
         root = symmetric_root(covariance)
-        values, vectors = np.linalg.eigh(root @ curvature @ root)
+        values, vectors = eigh(root @ curvature @ root)
         values = np.maximum(values, 0.0)
         logs = np.log1p(values)
         if noise is not None:
@@ -146,7 +146,7 @@ class Frame(NamedTuple):
         much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues. Where several
         directions stand out alike, units hide nothing, and the frame stays: rows that have what is rare would be long, and
         clipped."""
-        values, vectors = np.linalg.eigh(curvature)
+        values, vectors = eigh(curvature)
         known = np.where(values > error, values, 0.0)
         if np.sum(known) ** 2 >= _ALONE * np.sum(known**2):
             return self, 1.0

@@ -16,7 +16,7 @@ from numpyro.infer.hmc import hmc
 
 from dpppl.information_flow.executables import compiled, run_once
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates, Known, Prior
-from dpppl.noise_aware.curvature import Array, times
+from dpppl.noise_aware.curvature import Array, eigh, times
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
 from dpppl.types import Tree
@@ -46,7 +46,7 @@ class Linear(NamedTuple):
         mean `origin`."""
         centre = means.mean(axis=0)
         total = np.linalg.inv(covariances)
-        values, vectors = np.linalg.eigh(total - np.linalg.inv(prior))
+        values, vectors = eigh(total - np.linalg.inv(prior))
         # a mixture may be wider than the prior
         roots = np.sqrt(np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max()))
         slopes = (vectors * roots[..., None, :]).swapaxes(-1, -2)

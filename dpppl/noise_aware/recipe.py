@@ -17,7 +17,7 @@ import numpy as np
 
 from dpppl.access.norm_histogram import Norms
 from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.curvature import Array, Curvature, dispersion, symmetric_root, times
+from dpppl.noise_aware.curvature import Array, Curvature, dispersion, eigh, symmetric_root, times
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
@@ -117,7 +117,7 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     seen = np.minimum(middle, norms.quantile(max(0.5, 1.0 - _UNSEEN * noise_std / informed)))
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass
-    values, vectors = np.linalg.eigh(expected.curvature)
+    values, vectors = eigh(expected.curvature)
     prior = np.sum(vectors * (expected.covariance @ vectors), axis=1)
     known, prior = values[values > 0.0][:, None], prior[values > 0.0][:, None]  # but for padding
     known = known * informed / np.sum(known)
@@ -381,7 +381,7 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 def unsaturated(curvature: Array, ratio: Array) -> Array:
     """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it. Rows that have what is
     rare are long: along such columns clipping makes A small, and J smaller still."""
-    values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
+    values, vectors = eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
     typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)
     inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)

@@ -41,6 +41,8 @@ HISTOGRAMS = ("norm_bin", "curvature_bin")
 KINDS = ("gradient", "curvature", "bin", "sizes", "sides", "scalars")
 _MANY_ROWS = 10_000
 """From so many rows on, curvatures take longer than XLA's optimisation of their program."""
+_MANY_NUMBERS = 10**6
+"""From so many on, a gradient's sums of padded numbers take longer than XLA takes for a program of its own."""
 _MOST_COORDINATES = 32
 """Up to so many, each access can afford numbers for a curvature."""
 _FEWEST_ROWS = 1_000
@@ -327,10 +329,12 @@ def prepared(
     row = jax.tree.map(lambda x: of_row(x, placement), arrays_of(rows))
     num_rows = len(jax.tree.leaves(arrays_of(rows))[0])
     joint = Joint.of(statistics, row, public, num_rows)
+    walking = alone._replace(walk=Walk.like(statistics.frame)).on_device()
+    programs = [(partial(_walk, statistics.gradient, dimension), (walking, rows, public), False)]
     if joint is not None:
-        state = joint.asked("curvature", alone)
-        (program,) = prepare_all([(partial(_walk, joint, joint.width), (state, rows, public), False)], rows=1)
-        return {kind: _OfKind(joint, program, kind) for kind in KINDS}
+        programs.append((partial(_walk, joint, joint.width), (joint.asked("curvature", alone), rows, public), False))
+        *own, every = prepare_all(programs if num_rows * joint.width > _MANY_NUMBERS else programs[1:], rows=1)
+        return {kind: _OfKind(joint, every, kind) for kind in KINDS} | dict(zip(["gradient"], own))
     directions = np.zeros((dimension, num_directions(dimension)))
     along = directions[:, 1:]
     single = {
@@ -339,13 +343,11 @@ def prepared(
         "scalars": at._replace(directions=directions),
     }  # fmt: skip
     is_quick = lambda kind: kind != "curvature" or num_rows < _MANY_ROWS  # noqa: E731
-    programs = [
+    programs += [
         (partial(_single, kind, statistics), (alone._replace(at=own).on_device(), rows, public), is_quick(kind))
         for kind, own in single.items()
     ]
-    walking = alone._replace(walk=Walk.like(statistics.frame)).on_device()
-    programs.append((partial(_walk, statistics.gradient, dimension), (walking, rows, public), False))
-    return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
+    return dict(zip(("gradient", *single), prepare_all(programs, rows=1)))
 
 
 def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tree, public: Tree) -> Tree:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
+from dpppl.noise_aware.curvature import Array, Curvature, drawn, eigh, from_vector, times
 from dpppl.noise_aware.frame import COLUMNS, RANK, Frame
 from dpppl.noise_aware.plan import At
 from dpppl.noise_aware.statistics import scores_share
@@ -39,7 +39,7 @@ class Sketch(NamedTuple):
         if len(covariance) == 1:
             return cls(np.zeros((len(variances), 0)), variances, 1.0)
         drawn = rng.standard_normal((COLUMNS, *frame.layout.numbers.shape))
-        values, vectors = np.linalg.eigh(covariance)
+        values, vectors = eigh(covariance)
         columns = frame.layout.scattered(times(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :], drawn)).T
         size = float(np.sqrt(np.mean(variances) * COLUMNS * (len(covariance) - 1)))
         return cls(columns / size, variances, size)
@@ -106,7 +106,7 @@ def next_frame(
         return frame, curvature
     new = frame.turned(layout.scattered(times(inverse.swapaxes(1, 2), layout.gathered(left.T)))).T  # of scaled latents
     count = int(layout.real[0].sum())
-    order, vectors = np.linalg.eigh(curvature[0, :count, :count])
+    order, vectors = eigh(curvature[0, :count, :count])
     axes = np.zeros((count, layout.dimension))
     axes[np.arange(count), layout.numbers[0, :count]] = 1.0
     typical = np.median(np.diagonal(curvature, axis1=1, axis2=2)[layout.real])
@@ -156,7 +156,7 @@ class Release(NamedTuple):
         stands clear of the noise (then the budget, and not the scale of columns, is the cause), or there are blocks."""
         if len(covariance) > 1:
             return 0.0
-        values, vectors = np.linalg.eigh(self.curvature[0])
+        values, vectors = eigh(self.curvature[0])
         if values[-1] < _CLEAR * self.largest_error:
             return 0.0
         least = np.sum(vectors * (np.linalg.pinv(covariance[0], hermitian=True) @ vectors), axis=0)

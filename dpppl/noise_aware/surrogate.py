@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import Array, Curvature, positive_part, times
+from dpppl.noise_aware.curvature import Array, Curvature, eigh, positive_part, times
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import STEPS
 
@@ -54,7 +54,7 @@ class Surrogate(NamedTuple):
         """Means (n, k, b) and covariances (n, k, b, b) of u given each draw of the curvature, under a normal prior of mean 0. By
         eigenvalues throughout, so that no release makes it fail."""
         h, root = self.curvature.matrices, root_of(covariance)
-        values, vectors = np.linalg.eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
+        values, vectors = eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
         white = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
         total = times(white, self.gradient + times(h, self.centre))
         slope = white @ h
@@ -106,13 +106,13 @@ def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> f
 
 def root_of(covariance: Array) -> Array:
     """R with R R' = covariance."""
-    values, vectors = np.linalg.eigh((covariance + covariance.swapaxes(-1, -2)) / 2)
+    values, vectors = eigh((covariance + covariance.swapaxes(-1, -2)) / 2)
     return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
 
 
 def posterior_covariance(information: Array, root: Array) -> Array:
     """(information + (root root')^-1)^-1, of positive semidefinite information however large."""
-    values, vectors = np.linalg.eigh(root.swapaxes(-1, -2) @ information @ root)
+    values, vectors = eigh(root.swapaxes(-1, -2) @ information @ root)
     half = (root @ vectors) / np.sqrt(1.0 + np.maximum(values, 0.0))[..., None, :]
     return half @ half.swapaxes(-1, -2)
 
@@ -128,7 +128,7 @@ def resolved(covariances: Array, prior: Array) -> float:
     """How far equally likely posterior covariances (n, k, b, b) agree on the directions that were learned, from 0 to 1: the
     squared length of the mean of 1 - R^-1 S R^-T, RR' the `prior` covariance (k, b, b), over the mean of the squared lengths; 1
     where nothing was learned."""
-    values, vectors = np.linalg.eigh((prior + prior.swapaxes(-1, -2)) / 2)
+    values, vectors = eigh((prior + prior.swapaxes(-1, -2)) / 2)
     inverse = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))[..., None, :]).swapaxes(-1, -2)
     learned = np.eye(prior.shape[-1]) - inverse @ covariances @ inverse.swapaxes(-1, -2)
     squared = np.sum(learned**2) / len(learned)
@@ -143,7 +143,7 @@ def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -
     spread = surrogate._replace(curvature=few).given(noise, covariance)[1].mean(axis=0)
     fixed = few.scores.mean(axis=0) + few.error(spread)
     fixed += np.eye(h.shape[-1]) * (noise - surrogate.noise_variance)[:, None, :]
-    values, vectors = np.linalg.eigh(fixed)
+    values, vectors = eigh(fixed)
     root, gains, offsets = root_of(covariance), [], []
     pull = times(np.linalg.pinv(covariance, hermitian=True), mean)
     for step in range(STEPS):
