@@ -158,20 +158,20 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 ROOMS = {
-    "top": ("__init__ __main__ types errors validation checking", 750, 600),
+    "top": ("__init__ __main__ types errors validation checking", 714, 600),
     "privacy": ("accounting ledger", 3_760, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
     "data": ("data", 1_592, 900),
     "model": ("model", 4_328, 2_700),
-    "proof": ("information_flow jaxprs", 1_744, 1_300),
+    "proof": ("information_flow jaxprs", 1_747, 1_300),
     "access": ("access row_program", 3_210, 1_700),
-    "session": ("runs processes", 2_508, 1_500),
-    "frame": ("frame", 500, 500),
+    "session": ("runs processes", 2_509, 1_500),
+    "frame": ("frame", 404, 404),
     "findings": ("findings", 451, 430),
     "report": ("report", 833, 800),
     "mcmc": ("mcmc", 2_626, 1_400),
     "svi": ("svi", 2_460, 1_400),
-    "noise_aware": ("noise_aware", 4_602, 1_600),
+    "noise_aware": ("noise_aware", 4_675, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -9,6 +9,9 @@ import pytest
 
 import dpppl
 from dpppl.errors import UnsupportedModelError
+from dpppl.model.split import split_model
+from dpppl.noise_aware import duration
+from dpppl.noise_aware.duration import Duration
 
 X, Y = np.ones((500, 2), np.float32), np.ones(500, np.float32)
 
@@ -49,3 +52,30 @@ def test_a_method_that_would_refuse_says_so_with_the_cure():
     assert found["SVI"].startswith("runs")
     with pytest.raises(UnsupportedModelError, match="plate"):
         dpppl.check(lambda y: numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal()), 1.0), obs=y), Y)
+
+
+def test_a_time_grows_with_the_work_and_a_long_run_is_announced():
+    """Twice the gradients take twice as long beyond the start; NUTS counts where the prior is not normal."""
+    offset = dpppl.Public(np.ones(1, np.float32))
+    split = split_model(regression, (X, Y, offset, 2.0), {})
+    short, long = (Duration.of(split, gradients) for gradients in (1e6, 2e6))
+    assert long.accesses == 2 * short.accesses and long.start == short.start > short.again > 0
+    assert short.line(True) is None
+    assert Duration.of(split, 1e12)._replace(chains=40.0).line(False).count("NUTS") == 1
+    assert "NUTS" not in Duration.of(split, 1e12)._replace(chains=40.0).line(True)
+
+
+@pytest.mark.slow
+def test_a_long_run_says_so_before_it_is_charged(monkeypatch, capsys):
+    """The line comes after that of the cost; a run whose first charge fails has printed it."""
+    monkeypatch.setattr(duration, "_LONG", 0.0)
+
+    def refused(*_):
+        raise RuntimeError("no charge")
+
+    monkeypatch.setattr("dpppl.runs.session.Session.charge", refused)
+    found = dpppl.NoiseAware(regression, noise_multiplier=10.0, progress_bar=False)
+    with pytest.raises(RuntimeError, match="no charge"):
+        found.run(dpppl.secret_key(), X, Y, dpppl.Public(np.ones(1, np.float32)), 2.0)
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("This run will spend") and second.startswith("It will take about")

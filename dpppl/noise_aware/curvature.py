@@ -12,7 +12,6 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from dpppl.types import Foreign, Tree
 
@@ -29,6 +28,8 @@ _SPREAD_ALONG, _GRID = 0.6, 200
 
 @cache
 def _libraries() -> Foreign:
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()
 
 

@@ -10,6 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.duration import Duration
 from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.releases import Released, Releases, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
@@ -118,8 +119,10 @@ class NoiseAware(NoiseAwareSettings):
             if run.checkpoint is not None:
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
                 run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
+            duration = Duration.of(bound.split, len(charge.noise_multipliers) * bound.split.num_rows, bound)
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
+                duration=duration.line(is_normal),
                 program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),
                 begin=partial(self._begin, bound, charge),
             )  # fmt: skip

@@ -87,10 +87,7 @@ def value_and_gradient(log_likelihood: Function) -> Function:
             shared, used = ([], []) if program is None else _shared(program, len(latents), steady)
             if shared:
                 value, slopes = _in_two(program, latents, others, shared, used)
-            else:  # not traced again
-                of = lambda latents: jaxpr_as_fun(traced)(*latents, *jax.tree.leaves(others))[0]  # noqa: E731
-                value, slopes = jax.value_and_grad(of)(latents)
-            return value, jax.tree.unflatten(tree, slopes)
+                return value, jax.tree.unflatten(tree, slopes)
         return jax.value_and_grad(log_likelihood)(z, *rest)
 
     return both

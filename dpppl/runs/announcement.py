@@ -19,18 +19,18 @@ from dpppl.types import Function, Tree
 
 def announce(
     report: PrivacyReport, before: Events, notes: Sequence[str], print_cost: bool,
-    reading: str | None = None,
+    times: Sequence[str | None] = (),
 ) -> None:  # fmt: skip
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone;
-    `reading`: what it will read from disk."""
+    `times`: what it will read from disk, and how long it will take."""
     if print_cost and messages.leads():
         delta, unit = 1e-6 if report.delta is None else report.delta, report.unit
         epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
         total = f", in all {epsilon((*before, *report.events)):.4g} with what was spent before," if before else ""
         relation = unit.relation(report.mechanism.neighboring_relation)
         print(f"This run will spend epsilon = {epsilon(report.events):.4g}{total} at delta = {delta:g}: {relation}.")
-        if reading is not None:
-            print(reading)
+        for line in filter(None, times):
+            print(line)
         for note in () if before else notes:  # once
             print(f"Note: {note}")
     if warning := report.delta_warning():

@@ -68,7 +68,7 @@ class Request:
     - **rows** - private rows (N, ...); **program** - digest of the compiled programs, "" before they are.
     - **shared** - further values that several processes must have in common, by name.
     - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
-    - **notes**, **print_cost** - lines printed with the cost, and whether to print it.
+    - **notes**, **print_cost** - lines printed with the cost, and whether to print it; **duration** - a line on its time.
     - **later** - accesses after this session: their run's name, what a ledger calls it, and their charges. They are reserved
       first, and stay so if the session succeeds."""
 
@@ -80,6 +80,7 @@ class Request:
     begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
     notes: Sequence[str] = ()
     print_cost: bool = True
+    duration: str | None = None
     later: tuple[str, str, Sequence[Charge]] | None = None
 
 
@@ -135,6 +136,6 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
         with processes.enter("reservation", reserve) as reservation:
             report = request.begin(processes.enter("key", partial(claim, run.key, again=run.goes_on)))
             if is_first and report is not None:
-                announce(report, before, request.notes, request.print_cost, reading)
+                announce(report, before, request.notes, request.print_cost, [reading, request.duration])
             yield Session(reservation, processes, later)
         held.pop_all()
