@@ -182,7 +182,8 @@ def test_no_attribute_of_the_returned_object_holds_rows():
     mcmc.get_samples(), mcmc.privacy_report(), mcmc.get_weights()
     assert len(list(arrays_within(mcmc))) >= 4 and not holds_rows(mcmc, x, y)
     assert mcmc.last_state._fields == mcmc.post_warmup_state._fields
-    assert mcmc.last_state._fields == ("i", "z", "midpoint", "search", "clipped", "rng_key")  # no energies
+    assert mcmc.last_state._fields == ("i", "z", "midpoint", "search", "clipped", "own", "rng_key")
+    assert mcmc.last_state.own is None  # no energies
     assert mcmc.last_state.rng_key is mcmc.post_warmup_state.rng_key is None
     kernel = mcmc.sampler
     numpyro_mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
