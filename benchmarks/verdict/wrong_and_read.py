@@ -211,6 +211,9 @@ PROBLEMS |= ODD
 
 
 def without_privacy(model, args):
+    """Posterior means of NUTS by latent, of the rows without missing values."""
+    complete = np.all([np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in args], axis=0)
+    args = [x[complete] for x in args]
     mcmc = infer.MCMC(infer.NUTS(model), num_warmup=500, num_samples=1_000, progress_bar=False)
     mcmc.run(jax.random.key(0), *args)
     sites = mcmc.last_state.z
@@ -266,8 +269,8 @@ def judged(samples, words, reference, prior):
 
 
 def cell(problem, n, epsilon, keys, methods):
-    """A line of results for each key and method."""
-    for key in range(keys):
+    """A line of results for each of these keys and methods."""
+    for key in keys:
         model, args, truth = PROBLEMS[problem](np.random.default_rng(1_000 + key), n)
         args = tuple(np.asarray(x, np.float32) if np.asarray(x).dtype == np.float64 else np.asarray(x) for x in args)
         reference = without_privacy(model, args) if truth is None else truth
@@ -306,6 +309,7 @@ def main():
     parser.add_argument("--rows", type=int, nargs="+", default=[400, 4_000, 40_000])
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--keys", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first key, for data sets that no earlier run had")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--out", type=Path, default=Path("wrong_and_read.jsonl"))
     parser.add_argument("--summary", action="store_true")
@@ -314,7 +318,8 @@ def main():
     if options.summary:
         return summary(options.out)
     if options.one:
-        for found in cell(options.problems[0], options.rows[0], options.epsilon, options.keys, options.methods):
+        keys = range(options.first, options.first + options.keys)
+        for found in cell(options.problems[0], options.rows[0], options.epsilon, keys, options.methods):
             print(json.dumps(found), flush=True)
             with options.out.open("a") as file:
                 file.write(json.dumps(found) + "\n")
@@ -322,7 +327,8 @@ def main():
     for problem in ODD if options.problems == ["odd"] else options.problems:
         for n in options.rows:  # a process each: a process holds only so many programs
             command = [sys.executable, __file__, "--one", "--problems", problem, "--rows", str(n), "--epsilon",
-                       str(options.epsilon), "--keys", str(options.keys), "--out", str(options.out), "--methods"]  # fmt: skip
+                       str(options.epsilon), "--keys", str(options.keys), "--first", str(options.first),
+                       "--out", str(options.out), "--methods"]  # fmt: skip
             subprocess.run([*command, *options.methods], check=False)
     return summary(options.out)
 

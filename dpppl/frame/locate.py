@@ -108,7 +108,9 @@ class Locator:
         stage = staged(self.settings, bound, released, made.asker())[0][-1]
         sites = bound.coordinates.shapes
         if set(sites) == set(bound.split.latents):
-            return Metric({site: bound.split.latents[site].shape for site in sites}, *_normal(stage, self.prior))
+            odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
+            shapes = {site: bound.split.latents[site].shape for site in sites}
+            return Metric(shapes, *_normal(stage, self.prior), odd=odd)
         law = stage.surrogate
         law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
         mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")

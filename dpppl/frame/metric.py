@@ -24,6 +24,7 @@ class Metric:
     - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
       mode.
     - **informed** - the share of the information that clipped scores hold: `kept`, of what the histogram of norms shows.
+    - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -31,6 +32,7 @@ class Metric:
     root: Array
     kept: float = 1.0
     informed: float = 1.0
+    odd: tuple[int, ...] = ()
 
     @cached_property
     def inverse(self) -> Array:
@@ -53,6 +55,11 @@ class Metric:
         return self.split(np.sqrt(np.diag(self.covariance)) / self.given_others)
 
     @property
+    def doubted(self) -> Array:
+        """Whether each latent is `odd`, (d,)."""
+        return np.isin(np.arange(len(self.centre)), self.odd)
+
+    @property
     def start(self) -> dict[str, Array]:
         return dict(self.split(np.asarray(self.centre, np.float32)))
 
@@ -72,6 +79,12 @@ class Metric:
         flat = np.concatenate([np.ravel(values[site]) for site in self.shapes]).astype(float)
         shares = self.root**2 / np.sum(self.root**2, axis=1, keepdims=True)
         return self.split(np.min(np.where(shares > _SHARE, flat, np.inf), axis=1))
+
+    def spanned(self, spans: Mapping[str, Array]) -> dict[str, Array]:
+        """Of each latent, the relaxation times that a chain spans, from those of the coordinates; of odd ones 0. Clipping hides
+        what bounds these, and a free walk looks short by chance."""
+        odd = self.split(self.doubted)
+        return {site: np.where(odd[site], 0.0, x) for site, x in self.least(spans).items()}
 
     def vector(self, z: Tree) -> jax.Array:
         """The vectors (..., d) of values by site."""

@@ -160,7 +160,7 @@ class Measured:
     - **clipped** - the rows that were clipped while samples were taken; None where not measured.
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
-      a metric, in which the time of a chain in units of the posterior's variance is known.
+      a metric, in which the time of a chain in units of the posterior's variance is known; 0 of odd latents, see `Metric`.
     - **informed** - the share of the information that clipped scores hold, where it is known.
     """
 
@@ -229,7 +229,8 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
         arrival = Arrival(moving={s: ~x for s, x in still.items()}, held=held)
         time = 0.5 * float(noise.ways.sum())
         spans = {site: time / np.maximum(np.var(x, axis=(0, 1)), 1e-30) for site, x in middle.items()}
-        measured = replace(measured, relaxations=kernel.metric.least(spans), informed=kernel.metric.informed)
+        relaxations = kernel.metric.spanned(spans)
+        measured = replace(measured, relaxations=relaxations, informed=kernel.metric.informed)
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
 

@@ -105,16 +105,10 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             raise ConfigurationError("num_samples must be at least thinning: one sample in this number is kept.")
         try:
             numpyro.infer.MCMC.__init__(
-                self,
-                kernel,
-                num_warmup=plain(num_warmup),
-                num_samples=plain(num_samples),
-                num_chains=positive_integer(num_chains, name="num_chains"),
-                thinning=thinning,
-                chain_method=chain_method,
-                progress_bar=progress_bar,
-                progress_rate=progress_rate,
-            )
+                self, kernel, num_warmup=plain(num_warmup), num_samples=plain(num_samples),
+                num_chains=positive_integer(num_chains, name="num_chains"), thinning=thinning, chain_method=chain_method,
+                progress_bar=progress_bar, progress_rate=progress_rate,
+            )  # fmt: skip
         except ConfigurationError:
             raise
         except ValueError as error:

@@ -144,16 +144,10 @@ def tail_of(trajectory: Tree, tail: float) -> Tree:
 
 
 def convergence(
-    gradients: Mapping[str, object],
-    tail: float = TAIL,
-    clipped: ClippedRows | None = None,
-    counted: CountedRows | None = None,
-    latents: Mapping[str, Array] | None = None,
-    by_parameter: bool = True,
-    framed: bool = False,
-    narrowed: Mapping[str, Array] | None = None,
-    informed: float = 1.0,
-) -> Convergence:
+    gradients: Mapping[str, object], tail: float = TAIL, clipped: ClippedRows | None = None,
+    counted: CountedRows | None = None, latents: Mapping[str, Array] | None = None, by_parameter: bool = True,
+    framed: bool = False, narrowed: Mapping[str, Array] | None = None, informed: float = 1.0,
+) -> Convergence:  # fmt: skip
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
     A parameter is "still moving" if its two slowest cosines are stronger than noise explains, all its numbers together or
@@ -190,19 +184,12 @@ def convergence(
         verdict = BIASED
     elif verdict == ARRIVED and (HIDDEN in words or (by_parameter and HIDDEN in found)):
         verdict = HIDDEN if len(words) and set(words) <= {HIDDEN, PRIOR} else IN_PART
+    held = {site: np.where(found == HIDDEN, HIDDEN, MEAN) for site, found in latents.items()}
+    shown = {s: np.where(narrowed.get(s, 1.0) > NARROWED, held[s], found) for s, found in latents.items()}
     return Convergence(
-        verdict=verdict,
-        parameters=parameters,
-        num_iterates=num_iterates,
-        clipped=clipped,
-        counted=counted,
-        latents={
-            site: np.where(narrowed.get(site, 1.0) > NARROWED, np.where(found == HIDDEN, HIDDEN, MEAN), found)
-            for site, found in latents.items()
-        },
-        narrowed=narrowed,
-        informed=informed,
-    )
+        verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped, counted=counted, latents=shown,
+        narrowed=narrowed, informed=informed,
+    )  # fmt: skip
 
 
 def _parameter(name: str, whole: Array, tail: Array, false_alarm: float, framed: bool) -> ParameterConvergence:

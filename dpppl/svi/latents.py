@@ -32,7 +32,8 @@ def learned_latents(
 
     "prior": the guide has the prior's spread and location; a point stayed at the prior's median, and no gradient could have
     moved it. "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of
-    the guide's sds, its optimum may be more than 1.2 of them away, or the spread still grows (2.5 standard errors).
+    the guide's sds, its optimum may be more than 1.2 of them away, the spread still grows (2.5 standard errors), or the frame
+    has the latent among the odd ones.
     The location is uncertain by the guide's variance times the standard error of the gradient's mean over the tail. The
     optimum is one Newton step away, at that mean plus its standard error. The curvature is (1 - g) / variance, with g the
     spread's gradient in the logarithm of the sd (Opper and Archambeau 2009)."""
@@ -42,12 +43,11 @@ def learned_latents(
 
     count = number_of_draws(objective.split.latents)
     drawn, prior = run_once(draws, phi, jax.random.key(0), public), prior_draws(objective.split, public, False)
-    places, spreads = (
-        by_site(objective.guide, found) for found in (gradients, _spread_gradients(objective, phi, gradients))
-    )
-    if objective.metric is not None:
-        places = _along_the_covariance(objective.metric, places)
-    words, is_all = dict[str, Array](), True
+    both = gradients, _spread_gradients(objective, phi, gradients)
+    places, spreads = (by_site(objective.guide, found) for found in both)
+    words, odd, is_all = dict[str, Array](), dict[str, Array](), True
+    if (metric := objective.metric) is not None:
+        places, odd = _along_the_covariance(metric, places), metric.split(metric.doubted)
     for site, expected in prior.items():
         values = np.asarray(drawn[site], np.float64)
         words[site] = Learned.of(values, float(count), expected).words
@@ -60,7 +60,7 @@ def learned_latents(
         pull, error = _mean_and_error(gradient)
         if objective.metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
             error *= (2.0 / 3.0) ** 0.5
-        is_hidden = spread * error > LARGEST_ERROR
+        is_hidden = (spread * error > LARGEST_ERROR) | odd.get(site, False)
         if site in spreads:
             growth, growth_error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
             is_hidden |= growth > _GROWING * growth_error
@@ -108,11 +108,8 @@ def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> d
 
     spreads = {}
     for name, way in run_once(ways, phi).items():
-        gradient, place = (
-            np.asarray(gradients[name], np.float64),
-            name.removesuffix("_tril").removesuffix("scale") + "loc",
-        )
-        way = np.asarray(way, np.float64)
+        gradient, way = np.asarray(gradients[name], np.float64), np.asarray(way, np.float64)
+        place = name.removesuffix("_tril").removesuffix("scale") + "loc"
         spreads[place] = gradient * way if name.endswith("_scale") else gradient @ way.T
     return {place: gradient for place, gradient in spreads.items() if place in gradients}
 

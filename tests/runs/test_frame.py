@@ -25,8 +25,8 @@ from dpppl.contrib import pages
 from dpppl.frame.guides import Movement
 from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
 from dpppl.frame.metric import Metric
-from dpppl.mcmc.measured import Measured
-from dpppl.mcmc.verdict import Reading
+from dpppl.mcmc.measured import Arrival, Measured
+from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
 from dpppl.runs.budget import Charge
 from dpppl.svi.convergence import convergence
@@ -86,6 +86,19 @@ def test_the_coordinates_of_a_metric():
     assert list(found["a"]) == [3.0, 5.0]
     root[1, 0] = 1.0
     assert list(Metric({"a": (2,)}, np.zeros(2), root).least({"a": np.array([3.0, 5.0])})["a"]) == [3.0, 3.0]
+
+
+def test_an_odd_latent_of_a_frame_is_not_read():
+    """By chance a free walk was read 36 sds off; where clipping hides what bounds a latent, 4 sds."""
+    frame = Metric({"a": (3,)}, np.zeros(3), np.eye(3), odd=(1,))
+    spans = frame.spanned({"a": np.full(3, 70.0)})
+    assert list(spans["a"]) == [70.0, 0.0, 70.0]
+    draws = np.random.default_rng(0).normal(size=(2, 500, 3))
+    held = Arrival(moving={"a": np.zeros(3, bool)}, held={"a": np.ones(3, bool)})
+    measured = Measured(step_size=1.0, excess={"a": 0.0}, relaxations=spans)
+    run = reading({"a": draws}, measured, held, {"a": 9.0 * draws[0]})
+    assert list(run.by_site["a"]) == ["read", "do not read: bounded on one side", "read"]
+    assert "merge categories" in run.refusals[0] and "0 relaxation times" not in run.line()
 
 
 @pytest.mark.quick_cases(1)
@@ -236,6 +249,27 @@ def test_rare_events_are_not_read_by_default(make):
         else:
             verdict = run.run(key, 400, x, y, progress_bar=False).verdict
             assert verdict.doubts or verdict.refusals
+
+
+def shares(y):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Categorical(logits=jnp.concatenate([jnp.zeros(1), w])), obs=y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [mcmc_of, svi_of], ids=["MCMC", "SVI"])
+def test_a_category_without_rows_is_not_read(make):
+    """Its probability is bounded on one side only: the frame, which is narrow along it, says so at no further cost."""
+    y = np.random.default_rng(0).choice(4, 4_000, p=[0.5, 0.3, 0.2, 0.0]).astype(np.int32)
+    run = make(model=shares, frame=None)
+    if make is mcmc_of:
+        run.run(key_of(0), y)
+        assert run.verdict.by_site["w"][2] == "do not read: bounded on one side"
+    else:
+        result = run.run(key_of(0), 400, y, progress_bar=False)
+        assert result.objective.metric.doubted[2]
+        assert result.verdict.latents["w"][2] == "hidden by noise"
 
 
 @pytest.mark.slow

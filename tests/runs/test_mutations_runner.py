@@ -32,6 +32,8 @@ MUTATIONS = [
     bug("a frame's histogram is taken for all information", CLIPPED, "seen * kept(norm)", "kept(norm)", FRAMED),
     bug("clipped curvature counts in full in a frame", CLIPPED, "kept=kept(norm)", "kept=1.0", FRAMED),
     bug("a norm in a frame leaves no time", CLIPPED, ">= RELAXATIONS", ">= 0.0", FRAMED),
+    bug("an odd latent is read", "dpppl.frame.metric:Metric.spanned", "odd[site]", "False",
+        "test_frame:test_an_odd_latent_of_a_frame_is_not_read"),
     bug("a run that holds few of the information is read", f"{COUNTED}of_information", "informed < LITTLE", "False",
         "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ("few rows hold the rest, as rare events do",))),
     bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "of_rows, ", "", ROWS, ("short",)),
