@@ -10,7 +10,7 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import count
 from dpppl.noise_aware.binding import Bound
 
-_START, _NUMBER, _LONG = 4.0, 3e-9, 30.0
+_START, _NUMBER, _LONG = 4.0, 2.5e-9, 30.0
 _CHAINS, _OF_PAIR, _OF_MOVES = 3.0, 1e-3, 1e-3
 """Seconds, measured on one core: of a first run, of one of a row's numbers in a gradient, and of a run that is long, three times
 a usual one; of chains, and of them by pairs of latents and by triples of those that are placed given all others."""
