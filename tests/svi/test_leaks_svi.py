@@ -332,7 +332,7 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
 
     def begun(run, plan, budget, begin):
-        begin(KeyOrigin.of(run.key))
+        begin(plan.rows, plan.charges, KeyOrigin.of(run.key))
         return [plan.chain_groups[0]._replace(rng_key=None)], [({}, ({}, None))]
 
     monkeypatch.setattr(runner, "drive", begun)
