@@ -128,10 +128,8 @@ class Sampler:
         (Cappe, Guillin, Marin, Robert 2004)."""
         each, given, size = -(-self.num_samples // count), self._given, len(self._given)
         mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
-        over_points = lambda x, data, frame: lax.map(  # noqa: E731
-            lambda x: self._density(x, data, frame), x, batch_size=_AT_ONCE
-        )
-        shape, program = (count, _CANDIDATES * each), jax.vmap(over_points, (0, (_EACH, None), 0))
+        each_of = lambda x, data, frame: lax.map(partial(self._density, data=data, frame=frame), x, batch_size=_AT_ONCE)  # noqa: E731
+        shape, program = (count, _CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
         score = compiled(program, jnp.zeros((*shape, self.dimension)), (data, public), frames)
         for _ in range(_ROUNDS):
             x = rng.standard_normal((*shape, self.dimension))

@@ -92,7 +92,7 @@ class NoiseAware(NoiseAwareSettings):
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
-        """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 6 accesses fewer."""
+        """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
         return self._planned([self._charge()[0]])
 
     @on_host

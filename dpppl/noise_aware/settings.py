@@ -123,7 +123,8 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         mechanism = replace(MechanismFacts.of(MECHANISM, self._inputs.num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
-        details = NoiseAwareDetails(num_accesses=self._plan().num_accesses, verdict=verdict)
+        made = [len(charge.noise_multipliers) for charge in charges if charge.is_steps] or [self._plan().num_accesses]
+        details = NoiseAwareDetails(num_accesses=made[-1], verdict=verdict)
         return Facts("NoiseAware", mechanism, details, self._inputs)
 
     def _plan(self, dimension: int = 1) -> Plan:

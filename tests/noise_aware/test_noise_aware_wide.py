@@ -222,6 +222,7 @@ def test_a_wide_run_costs_what_was_planned_and_says_what_it_released(monkeypatch
     assert report.status == "complete" and report.epsilon == pytest.approx(planned.epsilon, rel=1e-6)
     assert 0.99 < report.epsilon <= 1.0 and report.num_accesses <= planned.num_accesses
     assert found.budget.charged[0].num_steps == wide_plan().num_accesses
+    assert dict(report.rows())["accesses"].startswith(f"{wide_plan().num_accesses} a run")
     assert dict(report.rows())["curvature"].startswith(
         "blocks of at most 110 coordinates; correlations between them are not"
     )
