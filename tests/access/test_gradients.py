@@ -135,12 +135,15 @@ def test_one_of_a_million_aligned_rows_moves_the_sum_by_at_most_the_norm(strateg
     ("num_latents", "strategy", "step"), [(10, "auto", 2.0**-21), (10, "vmap", 2.0**-26), (70_000, "auto", 2.0**-24)]
 )
 def test_sums_are_whole_numbers_of_steps(num_latents, strategy, step):
-    """So they are exact in any order. A plain float64 sum, which XLA makes of rounding by a large number, is not."""
+    """So they are exact in any order. A plain float64 sum, which XLA makes of rounding by a large number, is not. Rows are
+    rounded before they are added: many of .6 steps count as many steps."""
     rows = np.random.default_rng(0).standard_normal((600, num_latents)).astype(np.float32)[: 6_000_000 // num_latents]
     result = np.asarray(summed(jnp.zeros(num_latents), rows, strategy=strategy))
     assert np.array_equal(result / step, np.round(result / step))
     exact = reference(rows, None, 1.0)
     assert not np.array_equal(exact / step, np.round(exact / step))
+    short = np.full_like(rows, 0.6 * step)
+    assert np.all(np.asarray(summed(jnp.zeros(num_latents), short, strategy=strategy)) == len(rows) * step)
 
 
 def test_a_naive_float32_sum_of_aligned_rows_breaks_the_bound():
