@@ -28,7 +28,7 @@ DISPERSED = 3.0  # the variance of twice a rank where units are of any other law
 CONFLICT, FORGOTTEN, RESOLVED = 3.0, 0.2, 0.7
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 MANY, BLURRED = 20, 0.5
-HARM = 1.0  # posterior sds
+HARM, WEAK = 1.0, 10.0  # posterior sds
 CUT = 0.05
 """The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
 IMPOSSIBLE, LEARNED = 0.002, 0.1
@@ -303,8 +303,13 @@ def conflict(run: Verdict) -> Found:
 
 
 def misfit(run: Verdict) -> Found:
-    """The model is wrong by the ranks of responses. A sandwich is checked in `of_scores`."""
+    """The model is wrong by the ranks of responses, or may be unseen. A sandwich is checked in `of_scores`."""
     lines = "; ".join(against(run))
+    if run.unseen > WEAK and not run.widths.is_sandwich:
+        what = f"a misfit that moves estimates by {run.unseen:.0f} posterior sd would be seen in half of such runs only"
+        yield care(
+            f"the rows are too few for this budget to check the model: {what}", "raise the budget or use more rows."
+        )
     if not lines or run.widths.is_sandwich:
         return
     moved = f"clipping is centred on what the model expects, so estimates move, by up to {run.moved:.1f} posterior sd"

@@ -60,6 +60,7 @@ def test_what_is_good_is_read():
         ({"hidden": 3e4}, "do not read: noise hides a direction of the latents that the data may know 30,000 times as well"),
         ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
         ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
+        ({"unseen": 12.0}, "read with care: the rows are too few for this budget to check the model: a misfit that moves estimates by 12"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
@@ -80,7 +81,7 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
 @pytest.mark.parametrize(
     "finding",
     [
-        {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)},
+        {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)}, {"fit": (0.4, 9.0)}, {"unseen": 9.0}, {"fit": (0.004, 16.0)},
         {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)}, {"fit": (0.1, 8.2), "impossible": (0.04, 0.021)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9, 0.0)},
         {"skew": (0.1, 60.0), "harm": (0.0, 0.0, 0.9)}, {"skew": (0.1, 9.0)}, {"skew": (0.004, 16.0)}, {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8}, {"hidden": 30.0},
