@@ -140,7 +140,7 @@ def chain_spent(
     gradient = jax.grad(bound.log_likelihood)
     return bayesian_spent(
         bound.kernel.charge(0, steps, chains),
-        lambda z, row, public, key: gradient(bound.to_metric(z), row, public),
+        lambda z, row, public, key: gradient(bound.coordinates(z), row, public),
         {number: position for number, position in kept.items() if number >= searched},
         rows, public, num_rows=num_rows, delta=delta,
     )  # fmt: skip
