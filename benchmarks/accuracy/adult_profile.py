@@ -67,17 +67,17 @@ class Bench(real_columns.Bench):
 
         if not knows_curvature:
             return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        Release.posterior, start = known, recipe._state
+        Release.posterior, start = known, recipe._at
 
         def state(begun, sketch):
             latest["frame"] = begun.frame
             return start(begun, sketch)
 
-        recipe._state = state
+        recipe._at = state
         try:
             return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
         finally:
-            Release.posterior, recipe._state = drawn, start
+            Release.posterior, recipe._at = drawn, start
 
 
 def exactly(release):
