@@ -89,7 +89,7 @@ class Sampler:
         self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array
     ) -> tuple[dict[str, Array], str | None]:
         """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
-        prior_key, key = jax.random.split(key)
+        prior_key, key, weights_key = jax.random.split(key, 3)
         draws = self.coordinates.draws(public, prior_key)
         points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
         data = linear.arrays()
@@ -98,7 +98,7 @@ class Sampler:
             frames = self._wide_frame(average, covariance, points, public)
         else:
             frames = self._white(data, points, public)
-            if (independent := self._weighted(data, public, frames, count, generator(prior_key))) is not None:
+            if (independent := self._weighted(data, public, frames, count, generator(weights_key))) is not None:
                 return independent, None
         chain = partial(self._chain, num_samples=-(-self.num_samples // count))
         chains = jax.vmap(chain, ((_EACH, None), None if self._is_wide else 0, 0))
