@@ -108,7 +108,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """epsilon of mu-Gaussian-DP at delta: the root of `gaussian_delta`."""
     from scipy.optimize import brentq
 
-    target = math.log(delta)
+    mu, target = float(mu), math.log(delta)
     if mu == 0 or _gaussian_log_delta(mu, 0.0) <= target:
         return 0.0
     upper = mu**2 / 2 + mu * math.sqrt(-2 * target)  # by the Gaussian tail bound
