@@ -171,7 +171,7 @@ ROOMS = {
     "report": ("report", 833, 800),
     "mcmc": ("mcmc", 2_624, 1_400),
     "svi": ("svi", 2_444, 1_400),
-    "noise_aware": ("noise_aware", 4_679, 1_600),
+    "noise_aware": ("noise_aware", 4_760, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

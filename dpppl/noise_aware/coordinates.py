@@ -38,13 +38,15 @@ class Prior(NamedTuple):
 
     - **mean**, **scales** - means and standard deviations (d,).
     - **pieces** - the coordinates of each block.
-    - **correlation**, **draws** - (d, d); where it is None, standardised draws (n, d), or None, too: independent coordinates."""
+    - **correlation**, **draws** - (d, d); where it is None, standardised draws (n, d), or None, too: independent coordinates.
+    - **normal** - numbers of the coordinates whose own prior is normal; None for wide models."""
 
     mean: Array
     scales: Array
     pieces: Sequence[Array]
     correlation: Array | None = None
     draws: Array | None = None
+    normal: Array | None = None
 
     @property
     def variance(self) -> Array:
@@ -324,7 +326,8 @@ class Coordinates:
             mean, covariance = (mean, covariance) if exact is None else exact
             scales = np.sqrt(np.diag(covariance))
             whole = [np.arange(self.dimension)]
-            return Prior(mean, scales, whole, covariance / np.outer(scales, scales)), exact is not None
+            normal = whole[0][_are_normal(points)] if exact is None else whole[0]
+            return Prior(mean, scales, whole, covariance / np.outer(scales, scales), normal=normal), exact is not None
         pieces = homes([shape.size for shape in self.shapes.values()], max(RANK, 2 * _NUMBERS // self.dimension))
         if are_latents and (independent := self._independent(public, points[:_COMPARED])):
             return Prior(*independent, pieces), True
@@ -363,3 +366,9 @@ class Coordinates:
             return None
         covariance = np.linalg.inv(precision)
         return mean + covariance @ gradient, (covariance + covariance.T) / 2
+
+
+def _are_normal(draws: Array) -> Array:
+    """Whether the third and fourth moments of draws (n, d) are a normal law's, up to six of their sds with 10,000 draws."""
+    z = (draws - draws.mean(axis=0)) / draws.std(axis=0)
+    return (np.abs(np.mean(z**3, axis=0)) < 0.15) & (np.abs(np.mean(z**4, axis=0) - 3.0) < 0.3)

@@ -135,10 +135,12 @@ class Sides(NamedTuple):
     """How wide the likelihood and the prior make a latent on either side of its posterior mean.
 
     - **latents** - numbers of the latents (n,).
-    - **widths** - (n, 2): sd below and above the mean, in units of the stated sd; 1 where noise may explain the difference."""
+    - **widths** - (n, 2): sd below and above the mean, in units of the stated sd; 1 where noise may explain the difference.
+    - **noise** - (n,): sd of a side's noise in units of the curvature that is expected there."""
 
     latents: Array
     widths: Array
+    noise: Array
 
     def named(self, names: Sequence[str]) -> tuple[tuple[str, float, float], ...]:
         """The latents whose widths are not 1, by name, each with both widths."""
@@ -184,7 +186,19 @@ class Sides(NamedTuple):
         at = at._replace(point=mean, sides=np.concatenate([mean - away, mean + away]), along=along)
         values = ask("sides", at, noise_multiplier)
         unit = np.sqrt(values.size) * bounds / stated
-        return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled / full))
+        curvatures, std = values.reshape(4, -1) * unit, noise_multiplier * unit
+        expected, noise = expected_beside(curvatures, std)
+        return cls(latents, widths(curvatures, std, learned, sampled / full), noise / np.maximum(expected, 1e-12))
+
+
+def expected_beside(curvatures: Array, std: Array) -> tuple[Array, Array]:
+    """The curvature that is expected on both sides, (n,), and the sd of what is seen of it there; arguments as for `widths`.
+
+    Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle."""
+    centre, weighed = curvatures[0], curvatures[3]
+    part, least = np.clip(weighed / np.maximum(centre, std), 0.0, 1.0), np.maximum(centre - 2.5 * std, std)
+    noise = std * np.sqrt(1.0 + (np.maximum(1.0 - centre, 0.0) / least) ** 2 + (part / least) ** 2)
+    return 1.0 - part + part * np.maximum(centre, 0.0), noise
 
 
 def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
@@ -194,13 +208,9 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
     + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data. Sides count where one differs by
     `FACTOR` from the stated sd, or from the other side."""
-    centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
+    centre, sides, (expected, noise) = curvatures[0], curvatures[1:3], expected_beside(curvatures, std)
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
-    # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
-    part, least = np.clip(weighed / np.maximum(centre, std), 0.0, 1.0), np.maximum(centre - 2.5 * std, std)
-    expected = 1.0 - part + part * np.maximum(centre, 0.0)
     relative = np.maximum(sides, 0.0) / np.maximum(expected, 1e-12)
-    noise = std * np.sqrt(1.0 + (np.maximum(1.0 - centre, 0.0) / least) ** 2 + (part / least) ** 2)
     is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
     highest = np.maximum(sides, centre)
     is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)

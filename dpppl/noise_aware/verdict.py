@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.special import chdtrc
 
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.coordinates import Known, Prior
+from dpppl.noise_aware.curvature import eigh
 from dpppl.noise_aware.fit import SURE, Fit, Scalars, certain
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import FACTOR, Stage
+from dpppl.noise_aware.surrogate import root_of
 from dpppl.report.render import table
 
 MOST_DISPERSED = 1.1
@@ -29,6 +32,8 @@ CONFLICT, FORGOTTEN, RESOLVED = 3.0, 0.2, 0.7
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 MANY, BLURRED = 20, 0.5
 HARM, WEAK = 1.0, 10.0  # posterior sds
+BLIND = 1.5  # noise over what is sought: its absence moves a release by less than .7 of its sds
+UNEXPECTED = 0.002  # by chance in one run of 500
 CUT = 0.05
 """The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
 IMPOSSIBLE, LEARNED = 0.002, 0.1
@@ -63,6 +68,39 @@ class Widths(NamedTuple):
 MODELLED = Widths()
 
 
+class Pull(NamedTuple):
+    """How far the prior moves a posterior where it does not expect what the data say.
+
+    - **chance** - of a mean as far from the prior's as the run's is, or farther, by the prior and the noise (Box 1980). Of the
+      coordinates whose prior is normal.
+    - **moved**, **latent** - how many posterior sds the prior moves the mean, along the latent that it moves farthest."""
+
+    chance: float = 1.0
+    moved: float = 0.0
+    latent: str = ""
+
+    @classmethod
+    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Pull":
+        """Under the prior the mean of a normal posterior has the prior's variance less the posterior's."""
+        if prior.normal is None or prior.correlation is None or not len(prior.normal):
+            return cls()
+        chosen = np.ix_(prior.normal, prior.normal)
+        root, spread = root_of(prior.correlation[chosen]), last.covariance[0][chosen]
+        inverse = np.linalg.pinv(root)
+        left, vectors = eigh(inverse @ spread @ inverse.T)
+        off = ((last.belief.mean - prior.mean) / prior.scales)[prior.normal]
+        off, is_learned = vectors.T @ inverse @ off, left < 1.0 - LEARNED
+        length = np.sum(off[is_learned] ** 2 / (1.0 - left[is_learned]))
+        pulled = np.where(is_learned, off * left / np.where(is_learned, 1.0 - left, 1.0), 0.0)
+        moved = np.abs(root @ vectors @ pulled) / np.sqrt(np.diag(spread))
+        number = int(np.argmax(moved))
+        chance = float(chdtrc(np.sum(is_learned), length)) if np.any(is_learned) else 1.0
+        return cls(chance, float(moved[number]), names[prior.normal[number]])
+
+
+FREE = Pull()
+
+
 def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
     """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
     sites, sd = np.array([name.split("[")[0] for name in names]), np.sqrt(found.variance)
@@ -86,9 +124,11 @@ class Verdict(Fit, verdict.Verdict):
     - **stages_learned** - the mean of `learned` in the last two stages.
     - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
       with its sd below and above the mean, in units of the stated one.
+    - **beside** - the noise of the curvature on either side, over that curvature: the median over latents.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
     - **hidden** - how much better than the prior the data may know a direction that noise hides; see `Release.hidden`.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
+    - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
     - **curvature** - which part of it was released.
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
     - **blurred** - sites of many coordinates that differ by little more than they are known by.
@@ -113,7 +153,9 @@ class Verdict(Fit, verdict.Verdict):
     stages_learned: tuple[float, float] = (0.0, 0.0)
     resolved: float = 1.0
     hidden: float = 0.0
+    beside: float = 0.0
     farthest: tuple[str, float] = ("", 0.0)
+    pull: Pull = FREE
     curvature: str = "full"
     sampler: str | None = None
     blurred: tuple[str, ...] = ()
@@ -141,7 +183,8 @@ class Verdict(Fit, verdict.Verdict):
             hidden=last.hidden, norms=(last.norm, last.bound), curvature=prior.curvature, widths=Widths.of(last, prior, names),
             arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
-            sides=() if last.sides is None else last.sides.named(names),
+            sides=() if last.sides is None else last.sides.named(names), pull=Pull.of(last, prior, names),
+            beside=0.0 if last.sides is None else float(np.median(last.sides.noise)),
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
@@ -297,9 +340,18 @@ def _conflict(run: Verdict) -> str:
 
 def conflict(run: Verdict) -> Found:
     """Data and prior disagree; where the run has not converged its cure says so."""
-    if (far := _conflict(run)) and not any(unfinished(run)):
-        level = Level.REFUSED if any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
+    far, (chance, moved, latent) = _conflict(run), run.pull
+    is_pulled = chance < UNEXPECTED and moved >= HARM
+    if any(unfinished(run)) or not (far or is_pulled):
+        return
+    unsure = run.beside > BLIND and is_pulled
+    level = Level.REFUSED if unsure or any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
+    if far:
         yield Finding(level, f"{far}.", latent=run.farthest[0])
+    else:
+        what = f"the prior has latents as far from its means as here in one run of 500 at most, and moves '{latent}' by"
+        cure = "give it a wider prior, scale the columns that belong to it, or raise the budget."
+        yield Finding(level, f"{what} {moved:.1f} posterior sd", cure, latent)
 
 
 def misfit(run: Verdict) -> Found:
@@ -412,6 +464,12 @@ def of_stages(run: Verdict) -> Found:
 
 def one_sided(run: Verdict) -> Found:
     """Latents that the data bound on one side only, and those whose posterior reaches too far; the worst come first."""
+    if run.beside > BLIND and not run.is_prior:
+        yield care(
+            "the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
+            f"{run.beside:.1f} times the curvature beside the mean",
+            "raise the budget or use more rows.",
+        )
     order = sorted(run.sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
     shown = lambda names: quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: E731
     if wider := [name for name, *widths in order if max(widths) > 1.0]:

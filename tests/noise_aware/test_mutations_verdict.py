@@ -4,6 +4,8 @@ import functools
 
 from test_mutations import Mutation, planted
 
+from dpppl.noise_aware.verdict import Pull
+
 CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.noise_aware.fit:"
 NUMBERS = "dpppl.noise_aware.verdict:Verdict."
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
@@ -26,6 +28,8 @@ SCORES, NONE = (
     "test_parameters:test_no_parameters_where_as_many_numbers_enter_as_latents",
 )
 WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
+PULL = "test_pull:test_a_right_prior_expects_what_the_data_say_and_a_wrong_one_does_not"
+MOVED = "test_pull:test_the_pull_is_the_distance_to_the_likelihood"
 NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 RESPONSES = "dpppl.model.responses:Responses."
 TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
@@ -104,8 +108,19 @@ MUTATIONS = [
     bug("harm that does not grow with the rows", f"{FIT}Fit.from_sums", "np.sqrt(num_rows * x)", "np.sqrt(x)", SUMS),
     bug("the prior bounds nothing", f"{SIDES}widths", "1.0 - learned + learned", "learned", WIDTHS),
     bug("below is above", f"{SIDES}widths", "curvatures[1:3]", "curvatures[2:0:-1]", WIDTHS),
-    bug("rare covariates are one-sided", f"{SIDES}widths", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
+    bug("rare covariates are one-sided", f"{SIDES}expected_beside", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
     bug("sides are not compared with each other", f"{SIDES}widths", "narrow > FACTOR**2 * wide", "False", WIDTHS),
+    bug("sides that noise hides are not told", f"{CHECKS}one_sided", "run.beside > BLIND", "False",
+        FOUND, (lambda: {"beside": 1.9}, "noise is 1.9 times")),
+    bug("the prior's pull is not told", f"{CHECKS}conflict", "is_pulled = chance < UNEXPECTED and moved >= HARM", "is_pulled = False",
+        FOUND, (lambda: {"pull": Pull(1e-4, 3.0, "w[0]")}, "moves 'w[0]' by 3.0 posterior sd")),
+    bug("a pull that nothing can check is read", f"{CHECKS}conflict", "unsure = run.beside > BLIND and", "unsure = False and",
+        FOUND, (lambda: {"pull": Pull(1e-4, 3.0, "w[0]"), "beside": 1.9}, "do not read: the prior has latents")),
+    bug("means under the prior scatter as latents do", f"{CHECKS}Pull.of", " / (1.0 - left[is_learned])", "", PULL),
+    bug("directions under the prior are not turned", f"{CHECKS}Pull.of", "vectors.T @ inverse @ off", "inverse @ off", PULL),
+    bug("the prior's own scales", f"{CHECKS}Pull.of", "root @ vectors @ pulled", "vectors @ pulled", MOVED),
+    bug("heavy tails are a normal prior's", "dpppl.noise_aware.coordinates:_are_normal", "& (np.abs(np.mean(z**4, axis=0) - 3.0) < 0.3)", "",
+        "test_pull:test_only_normal_priors_are_compared"),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
     bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Frame.length_of_product", ", 0.0) + beside)", ", 0.0))",

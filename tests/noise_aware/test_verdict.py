@@ -18,7 +18,7 @@ from dpppl.noise_aware import binding, conclusion, fit
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.symmetry import symmetries
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import Pull, Verdict
 
 
 def verdict(**findings):
@@ -62,6 +62,11 @@ def test_what_is_good_is_read():
         ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"unseen": 12.0}, "read with care: the rows are too few for this budget to check the model: a misfit that moves estimates by 12"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
+        ({"beside": 1.9}, "read with care: the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
+         "1.9 times"),
+        ({"pull": Pull(1e-4, 3.0, "w[0]")}, "read with care: the prior has latents as far from its means as here in one run of 500 at most, "
+         "and moves 'w[0]' by 3.0 posterior sd"),
+        ({"pull": Pull(1e-4, 3.0, "w[0]"), "beside": 1.9}, "do not read: the prior has latents as far"),
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
         ({"resolved": 0.6}, "read with care: noise hides the directions in which the data know the latents (draws of the curvature agree "
