@@ -12,11 +12,11 @@ from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.split import SplitModel
 from dpppl.model.units import split_in_units
 from dpppl.noise_aware.binding import Bound, bind
-from dpppl.noise_aware.duration import Duration
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
 from dpppl.report.render import summary, table
 from dpppl.runs.driver import TRACING, on_host
+from dpppl.runs.duration import Duration
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.runner import SVI
 from dpppl.types import Document, Function, Tree
@@ -31,8 +31,7 @@ class Checked:
     - **released** - for each latent and deterministic site of a posterior, its shape.
     - **used_only** - observed sites and latents of rows, which no method releases.
     - **methods** - for each method "runs" with a forecast, or the error that its run would raise.
-    - **notes** - assumptions that the report of a run would list.
-    """
+    - **notes** - assumptions that the report of a run would list."""
 
     arguments: tuple[tuple[str, str], ...]
     released: tuple[tuple[str, str], ...]
@@ -95,12 +94,11 @@ def check(
     latents = {name: s for name, s in split.latents.items() if name not in split.local}
     shapes = jax.eval_shape(split.constrain, latents, known.public)
     return Checked(
-        arguments=tuple(words),
-        released=tuple((name, str(s.shape)) for name, s in shapes.items()),
+        arguments=tuple(words), released=tuple((name, str(s.shape)) for name, s in shapes.items()),
         used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
         methods=tuple(_methods(model, split, args, kwargs, target_epsilon, target_delta)),
         notes=(*split.assumed_public, *split.notes),
-    )
+    )  # fmt: skip
 
 
 def _observed(split: SplitModel) -> tuple[str, ...]:
@@ -146,7 +144,8 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             if option.coverage is None
             else f"; its own 90 % intervals cover about {option.coverage:.2f}"
         )
-        time = Duration.of(split, option.row_gradients, bound if isinstance(bound, Bound) else None)
+        of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, Bound) else ()
+        time = Duration.of(split, option.row_gradients, *of_rows)
         lasts = f"about {time.start + time.accesses:.2g} s, and {time.again + time.accesses:.2g} s when repeated in one process"
         lasts += f", {time.chains:.2g} s more where NUTS draws" if time.chains else ""
         yield name, f"runs; {lasts}; an honest interval is {width:.2g} times as wide as without privacy{cover}"

@@ -86,8 +86,7 @@ class PrivacyLeakError(DPPPLError):
     """A program's outputs could reveal more about a private row than the door releases: change the program.
 
     - **message** - the error's text.
-    - **findings** - each with `kind` (one word), `what` (a sentence) and `trail`.
-    """
+    - **findings** - each with `kind` (one word), `what` (a sentence) and `trail`."""
 
     code = "DP08"
 

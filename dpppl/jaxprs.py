@@ -103,8 +103,7 @@ def walk(
     - **operands** - values of the inputs, of an open program its constants first; or a dict by variable, which is filled.
     - **rule** - from an equation and its operands, its outputs. It may walk through the programs inside, as `called` does.
     - **known** - `known(value, aval)`, of a literal; `known(value)`, of an array that a closed program captured.
-    - **wanted** - variables: their values are returned, and equations that these do not need are left out, but for effects.
-    """
+    - **wanted** - variables: their values are returned, and equations that these do not need are left out, but for effects."""
     jaxpr = open_jaxpr(program)
     if not isinstance(operands, dict):
         given = [*map(known, getattr(program, "consts", ())), *operands]

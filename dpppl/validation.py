@@ -186,13 +186,9 @@ def checked(function: Callable[P, R], name: str | None = None, doc: str | None =
 
 
 def check_bound(
-    signature: inspect.Signature,
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    what: str,
-    names: Sequence[str],
-    reasons: Mapping[str, str],
-) -> inspect.BoundArguments:
+    signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object], what: str,
+    names: Sequence[str], reasons: Mapping[str, str],
+) -> inspect.BoundArguments:  # fmt: skip
     """The call's arguments, by name. Raises ConfigurationError for a call that a signature does not take.
 
     - **what**, **names** - the words for what is called, and the arguments that it has.

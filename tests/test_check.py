@@ -10,8 +10,8 @@ import pytest
 import dpppl
 from dpppl.errors import UnsupportedModelError
 from dpppl.model.split import split_model
-from dpppl.noise_aware import duration
-from dpppl.noise_aware.duration import Duration
+from dpppl.runs import duration
+from dpppl.runs.duration import Duration
 
 X, Y = np.ones((500, 2), np.float32), np.ones(500, np.float32)
 

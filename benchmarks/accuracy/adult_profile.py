@@ -26,12 +26,12 @@ from benchmarks.calibration import real_columns
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
 from dpppl.noise_aware import recipe
-from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.bounds import Bounds
+from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds, run_recipe
-from dpppl.noise_aware.releases import Releases
-from dpppl.noise_aware.sketch import Release
+from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.releases import Accesses
 from dpppl.randomness import keys
 from examples import data
 
@@ -54,12 +54,12 @@ class Bench(real_columns.Bench):
         """Those of a run. With `knows_curvature`, what a stage draws from its release is replaced by what the release would have
         been without noise."""
         rows, _ = self.split.arrays(self.data(0)[:2], {})
-        ask = Releases(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
-        drawn, latest = Release.posterior, {}
+        ask = Accesses(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
+        drawn, latest = ReleasedCurvature.posterior, {}
 
         def knowing(kind, at, noise_multiplier, repeats=1, walk=None):
             if kind == "curvature":
-                latest["here"] = Release.of(ask(kind, at, 1e-9), 1e-9, at, latest["frame"])
+                latest["here"] = ReleasedCurvature.of(ask(kind, at, 1e-9), 1e-9, at, latest["basis"])
             return ask(kind, at, noise_multiplier, repeats, walk)
 
         def known(*_):
@@ -67,17 +67,17 @@ class Bench(real_columns.Bench):
 
         if not knows_curvature:
             return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        Release.posterior, start = known, recipe._at
+        ReleasedCurvature.posterior, start = known, recipe._at
 
         def state(begun, sketch):
-            latest["frame"] = begun.frame
+            latest["basis"] = begun.basis
             return start(begun, sketch)
 
         recipe._at = state
         try:
             return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
         finally:
-            Release.posterior, recipe._at = drawn, start
+            ReleasedCurvature.posterior, recipe._at = drawn, start
 
 
 def exactly(release):

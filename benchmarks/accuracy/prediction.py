@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import dpppl
 from benchmarks.calibration import real_columns
 from benchmarks.lib.results import written
+from dpppl.noise_aware.bounds import Bounds
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds, run_recipe
+from dpppl.noise_aware.recipe import run_recipe
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 
@@ -94,7 +95,7 @@ def known_curvature(x, y):
     stage, prior = last_stage(x, y)
     bench = SimpleNamespace(x=x.astype(np.float64), prior=prior)
     surrogate = stage.surrogate._replace(curvature=real_columns.Bench.true_curvature(bench, stage))
-    covariance = surrogate.frame.from_latents(prior.covariance(surrogate.frame))
+    covariance = surrogate.basis.from_latents(prior.covariance(surrogate.basis))
     mixture = Mixture(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
     return mixture.draw(np.random.default_rng(0), 1_000)
 

@@ -36,7 +36,7 @@ from benchmarks.calibration.noise_aware import Bench
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
 from benchmarks.lib.tarp import calibration_error
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 
 
 def binary(x, y=None, scale=3.0):

@@ -27,7 +27,7 @@ from benchmarks.calibration.noise_aware import Bench
 from benchmarks.lib.noise_aware_models import groups, normal_covariates
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from models.linear_regression import linear_regression
 
 

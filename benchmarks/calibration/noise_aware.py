@@ -45,9 +45,9 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.curvature import from_vector
+from dpppl.noise_aware.matrices import from_vector
 from dpppl.noise_aware.plan import At, default_plan, narrow
-from dpppl.noise_aware.releases import Releases, prepared
+from dpppl.noise_aware.releases import Accesses, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
 from models.logistic_regression import gaussian
@@ -84,7 +84,7 @@ class Bench:
             """Sums of rows' curvatures and squared scores, and the lengths of scores: no noise, no bound on curvatures."""
             numbered = rows | {ROW_NUMBER: jnp.arange(num_rows, dtype=jnp.uint32)}
             found = jax.vmap(
-                lambda row: (lambda f: (f.matrix(), at.frame.outer(f.psi)))(
+                lambda row: (lambda f: (f.matrix(), at.basis.outer(f.psi)))(
                     statistics._influence(at, row, (self.public, jax.random.key(0)))
                 )
             )
@@ -104,8 +104,8 @@ class Bench:
         trace = numpyro.handlers.trace(seeded).get_trace(x)
         return (x, np.asarray(trace["y"]["value"])), trace
 
-    def at(self, point, frame, norm):
-        return narrow(At(point, norm, 1.0, frame))
+    def at(self, point, basis, norm):
+        return narrow(At(point, norm, 1.0, basis))
 
     def bounds(self, truth, rows, clipping):
         """The norm that a way of `clipping` asks for, at the truth and in units of prior standard deviations."""
@@ -116,17 +116,17 @@ class Bench:
 
     def oracle(self, stage, rows):
         """The sd of a posterior from the same gradients, had curvature and variance of scores been known."""
-        surrogate, frame = stage.surrogate, stage.surrogate.frame
-        found = self.exact(self.at(surrogate.point(self.prior.mean), frame, stage.norm), rows)[0]
-        h, scores = (from_vector(np.asarray(x, np.float64), len(frame.scales)) for x in found)
+        surrogate, basis = stage.surrogate, stage.surrogate.basis
+        found = self.exact(self.at(surrogate.point(self.prior.mean), basis, stage.norm), rows)[0]
+        h, scores = (from_vector(np.asarray(x, np.float64), len(basis.scales)) for x in found)
         noise = scores + surrogate.noise_variance * np.eye(len(h))
-        precision = np.linalg.inv(frame.from_latents(self.prior.covariance(frame))[0]) + h @ np.linalg.solve(noise, h)
-        return np.sqrt(frame.variances(np.linalg.inv(precision)[None]))
+        precision = np.linalg.inv(basis.from_latents(self.prior.covariance(basis))[0]) + h @ np.linalg.solve(noise, h)
+        return np.sqrt(basis.variances(np.linalg.inv(precision)[None]))
 
     def released(self, rows, mu, bounds):
         """The last stage, the posterior and the verdict of one data set."""
         plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
-        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn)
         mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()

@@ -39,12 +39,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.lib.noise_aware_wide import dummies, mu_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds, run_recipe
-from dpppl.noise_aware.releases import Releases, prepared
+from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.releases import Accesses, prepared
 from dpppl.noise_aware.settings import Verdict
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import moments
@@ -134,9 +135,9 @@ class Bench:
 
     def true_curvature(self, stage):
         """Where the last gradients were taken."""
-        surrogate, frame = stage.surrogate, stage.surrogate.frame
+        surrogate, basis = stage.surrogate, stage.surrogate.basis
         p = 1.0 / (1.0 + np.exp(-self.x @ surrogate.point(self.prior.mean)))
-        x = self.x * frame.scales @ frame.roots[0]
+        x = self.x * basis.scales @ basis.roots[0]
         length = np.linalg.norm(x, axis=1)
         factor = np.minimum(1.0, stage.norm / (np.maximum(p, 1.0 - p) * length))
         weight = np.minimum(1.0, stage.bound / np.maximum(factor * p * (1.0 - p) * length**2, 1e-30))
@@ -152,17 +153,17 @@ class Bench:
         rows, _ = self.split.arrays((x, y), {})
         plan = default_plan()
         key = keys.stream(self.key, str(seed))
-        ask = Releases(self.programs, key, rows, self.public, lambda count: None).asker()
+        ask = Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
         stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), len(x))
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
         drawn = mixture.draw(np.random.default_rng(seed), 2_000)
         seconds = time.perf_counter() - start
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
         verdict = Verdict.from_releases(stages, mixture.moments(), scalars, std, self.prior, names, len(x))
-        frame = mixture.surrogate.frame
+        basis = mixture.surrogate.basis
         exact = stages[-1].surrogate._replace(curvature=self.true_curvature(stages[-1]))
         mean, spread = moments(*exact.posteriors(mixture.prior))
-        known, known_sd = self.prior.mean + frame.latents(mean), np.sqrt(frame.variances(spread))
+        known, known_sd = self.prior.mean + basis.latents(mean), np.sqrt(basis.variances(spread))
         rank, mean, sd = (drawn < truth).mean(axis=0), drawn.mean(axis=0), drawn.std(axis=0)
         z = (mean - truth) / sd
         # Given the rows a truth drawn from the prior is a draw of the posterior without privacy: means over it are less noisy.

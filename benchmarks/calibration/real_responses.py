@@ -29,7 +29,7 @@ from benchmarks.accuracy.prediction import columns, exact, model
 from benchmarks.calibration.noise_aware import Bench
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from examples import data
 
 

@@ -38,7 +38,7 @@ from dpppl.access.centring import ROW_NUMBER, centred_gradient
 from dpppl.contrib.uncertainty import survival_curve
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from models.survival import weibull_survival
 
 PRIOR_SCALE, END, RATE = 0.5, 2.0, 0.5

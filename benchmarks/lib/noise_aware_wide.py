@@ -10,11 +10,12 @@ import dpppl
 from dpppl import accounting
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import wide_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds, run_recipe
-from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
+from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.releases import MECHANISM, Accesses, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.runs.budget import Charge
@@ -73,7 +74,7 @@ class Bench:
         start = time.perf_counter()
         rows, _ = self.coordinates.split.arrays((x, y), {})
         plan = wide_plan()
-        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
         found, std = mixture.moments(), plan.noise_multipliers(1.0 / mu)[-1]

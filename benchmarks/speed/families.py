@@ -185,14 +185,14 @@ def draws(*cell):
     import numpy as np
 
     import dpppl
-    from dpppl.noise_aware import posterior
+    from dpppl.noise_aware import mixture
 
     model, x, y = cell_data(*cell)
     private = noise_aware(model)
     private.run(dpppl.secret_key(), x, y)
     taken, found = [], []
-    for least in (posterior._LEAST, 2.0):
-        posterior._LEAST = least
+    for least in (mixture._LEAST, 2.0):
+        mixture._LEAST = least
         start = time.process_time()
         private.sample_again(dpppl.secret_key(), x, y)
         taken.append(time.process_time() - start)

@@ -31,7 +31,7 @@ from benchmarks.calibration.noise_aware import Bench
 from benchmarks.lib.noise_aware_models import MODELS, WRONG, normal_covariates
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from models.logistic_regression import gaussian
 
 LOGISTIC = {f"logistic_{d}": (gaussian, normal_covariates(d - 1, 2.0)) for d in (4, 10)}

@@ -104,11 +104,9 @@ def averaged(values: jax.Array, chances: jax.Array) -> Tree:
 
 
 def centred_gradient(
-    log_likelihood: LogLikelihood,
-    respond: Respond,
-    norm: float,
+    log_likelihood: LogLikelihood, respond: Respond, norm: float,
     complete: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None,
-) -> Function:
+) -> Function:  # fmt: skip
     """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`.
 
     `complete(position, row, public)` gives a row with its missing values filled in, (m, ...), and their probabilities given what

@@ -375,15 +375,10 @@ def noisy_statistic(
     rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
     operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
     access = Access(
-        mechanism=mechanism,
-        program=program.jaxpr,
-        inputs=plain(inputs),
-        output=plain(jax.tree.structure(output)),
-        forms=None if forms is None else replace(forms, tree=plain(forms.tree)),
-        number=number,
-        x64=bool(jnp.result_type(float) == np.float64),
-        placement=placement,
-    )
+        mechanism=mechanism, program=program.jaxpr, inputs=plain(inputs), output=plain(jax.tree.structure(output)),
+        forms=None if forms is None else replace(forms, tree=plain(forms.tree)), number=number,
+        x64=bool(jnp.result_type(float) == np.float64), placement=placement,
+    )  # fmt: skip
     leaves = door_p.bind(*operands, access=access)
     tree = jax.tree.structure(output) if forms is None else forms.tree
     return NoisySum(jax.tree.unflatten(tree, leaves[: tree.num_leaves]), *leaves[tree.num_leaves :])

@@ -63,13 +63,9 @@ def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighborin
 
 @checked
 def delta(
-    event: Events,
-    epsilon: float,
-    accountant: str = "auto",
-    *,
-    neighboring_relation: str | None = None,
+    event: Events, epsilon: float, accountant: str = "auto", *, neighboring_relation: str | None = None,
     group_size: int = 1,
-) -> float:
+) -> float:  # fmt: skip
     """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
 
     - **epsilon** - finite, not negative.
@@ -91,13 +87,9 @@ def delta(
 
 @checked
 def spent(
-    event: Events,
-    delta: float,
-    accountant: str = "auto",
-    *,
-    neighboring_relation: str | None = None,
+    event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None,
     group_size: int = 1,
-) -> PrivacySpent:
+) -> PrivacySpent:  # fmt: skip
     """`epsilon` together with the accountant that gave it.
 
     - **event**, **delta**, **accountant**, **neighboring_relation** - as for `epsilon`, and so are guarantee and errors.

@@ -17,14 +17,9 @@ _RATES_PER_DECADE = 3
 
 @checked
 def calibrate_noise_multiplier(
-    make_event: Callable[[float], Events],
-    target_epsilon: float,
-    target_delta: float,
-    accountant: str = "auto",
-    *,
-    neighboring_relation: str | None = None,
-    group_size: int = 1,
-) -> float:
+    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
+    neighboring_relation: str | None = None, group_size: int = 1,
+) -> float:  # fmt: skip
     """Smallest noise multiplier for which `make_event(noise_multiplier)` meets the target.
 
     - **make_event** - `make_event(noise_multiplier)`, what would be asked of the data.
@@ -73,14 +68,9 @@ def calibrate_advantage(
 
 @checked
 def calibrate_num_steps(
-    make_event: Callable[[int], Events],
-    target_epsilon: float,
-    target_delta: float,
-    accountant: str = "auto",
-    *,
-    max_steps: int = 10**9,
-    neighboring_relation: str | None = None,
-) -> int:
+    make_event: Callable[[int], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
+    max_steps: int = 10**9, neighboring_relation: str | None = None,
+) -> int:  # fmt: skip
     """Largest number of steps, at most `max_steps`, for which `make_event(num_steps)` meets the target.
 
     - **make_event** - `make_event(num_steps)`, what would be asked of the data.
@@ -104,13 +94,9 @@ def calibrate_num_steps(
 
 @checked
 def calibrate_step_size(
-    make_event: Callable[[float], Events],
-    target_epsilon: float,
-    target_delta: float,
-    accountant: str = "auto",
-    *,
+    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
     neighboring_relation: str | None = None,
-) -> float:
+) -> float:  # fmt: skip
     """Largest step size for which `make_event(step_size)` meets the target.
 
     - **make_event** - `make_event(step_size)`, what would be asked of the data.
@@ -131,15 +117,9 @@ def calibrate_step_size(
 
 @checked
 def calibrate_sampling_rate(
-    make_event: Callable[[float], Events],
-    target_epsilon: float,
-    target_delta: float,
-    accountant: str = "auto",
-    *,
-    largest: bool = True,
-    min_rate: float = 1e-6,
-    neighboring_relation: str | None = None,
-) -> float:
+    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
+    largest: bool = True, min_rate: float = 1e-6, neighboring_relation: str | None = None,
+) -> float:  # fmt: skip
     """Largest (or smallest) sampling rate in [min_rate, 1] for which `make_event(rate)` meets the target.
 
     - **make_event** - `make_event(rate)`, what would be asked of the data.
@@ -179,13 +159,9 @@ def calibrate_sampling_rate(
 
 
 def _cost(
-    make_event: Callable[..., Events],
-    target_epsilon: float,
-    target_delta: float,
-    accountant: str,
-    neighboring_relation: str | None,
-    group_size: int = 1,
-) -> Callable[[float], float]:
+    make_event: Callable[..., Events], target_epsilon: float, target_delta: float, accountant: str,
+    neighboring_relation: str | None, group_size: int = 1,
+) -> Callable[[float], float]:  # fmt: skip
     accountants.check_delta(target_delta)
     try:
         inspect.signature(make_event).bind(1.0)
@@ -203,17 +179,9 @@ def _cost(
 
 
 def _search(
-    cost: Callable[[float], float],
-    target: float,
-    name: str,
-    *,
-    start: float,
-    cheaper: int,
-    low: float,
-    high: float,
-    whole: bool = False,
-    what: str = "epsilon",
-) -> float:
+    cost: Callable[[float], float], target: float, name: str, *, start: float, cheaper: int, low: float, high: float,
+    whole: bool = False, what: str = "epsilon",
+) -> float:  # fmt: skip
     """Walk from `start` until both a value that meets the target and one that does not are known, then refine."""
     good = bad = first = None
     value = start
@@ -245,12 +213,9 @@ def _search(
 
 
 def _refine(
-    cost: Callable[[float], float],
-    target: float,
-    good: tuple[float, float],
-    bad: tuple[float, float],
+    cost: Callable[[float], float], target: float, good: tuple[float, float], bad: tuple[float, float],
     whole: bool = False,
-) -> float:
+) -> float:  # fmt: skip
     """A value that meets the target within the tolerance, or next to one that does not, between good and bad ones.
 
     `good` and `bad` are pairs (value, epsilon). Secants of log epsilon against log value, which is close to linear."""

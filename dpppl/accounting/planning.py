@@ -126,20 +126,11 @@ class Plan:
 
 @checked
 def plan(
-    *,
-    num_data: int,
-    target_delta: float,
-    target_epsilon: float | None = None,
-    target_advantage: float | None = None,
-    num_latents: int = 10,
-    row_curvature: float = 0.2,
-    prior_sd: float = 1.0,
-    clipping_norm: float | None = None,
-    rates: Sequence[float] = (1.0, 0.1, 0.01),
-    num_steps: Sequence[int] = (400, 2000),
-    simulates: bool = True,
+    *, num_data: int, target_delta: float, target_epsilon: float | None = None, target_advantage: float | None = None,
+    num_latents: int = 10, row_curvature: float = 0.2, prior_sd: float = 1.0, clipping_norm: float | None = None,
+    rates: Sequence[float] = (1.0, 0.1, 0.01), num_steps: Sequence[int] = (400, 2000), simulates: bool = True,
     rows_per_second: float = 1e6,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """Compare the methods at a budget, and name the one to take. Looks at no data.
 
     - **num_data** - rows, or persons where the unit is a person.

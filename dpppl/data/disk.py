@@ -146,8 +146,7 @@ _lock = threading.Lock()
 class Reading:
     """Open tables of a placement, read by a thread of their own.
 
-    - **placement** - the placement.
-    """
+    - **placement** - the placement."""
 
     def __init__(self, placement: OnDisk) -> None:
         self.users = 0
@@ -266,8 +265,7 @@ class Block:
     """The callback for consecutive rows of a placement.
 
     - **placement** - the placement.
-    - **size** - how many rows.
-    """
+    - **size** - how many rows."""
 
     placement: OnDisk
     size: int
@@ -281,8 +279,7 @@ class Block:
 class Draw:
     """The callback for rows of a placement by their numbers.
 
-    - **placement** - the placement.
-    """
+    - **placement** - the placement."""
 
     placement: OnDisk
 

@@ -39,8 +39,7 @@ class Field:
     """Where in a record the values of a source lie.
 
     - **offset**, **strides** - in bytes.
-    - **shape**, **dtype** - of the values of one record.
-    """
+    - **shape**, **dtype** - of the values of one record."""
 
     offset: int
     shape: tuple[int, ...]

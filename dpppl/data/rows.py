@@ -152,9 +152,7 @@ class Sharded:
         `of_chains`, with its own chains along the first axis of those operands. All have all results."""
         specs = tuple(P(self.axes) if own else P() for own in of_rows)
 
-        def own_chains(
-            *operands: Tree,
-        ) -> Tree:  # cut out and put together here: the program around is the same on any mesh
+        def own_chains(*operands: Tree) -> Tree:  # cut and joined here: the program around is the same on any mesh
             me, over = jax.lax.axis_index(CHAINS), self.mesh.shape[CHAINS]
             cut = lambda x: jax.lax.dynamic_slice_in_dim(x, me * (len(x) // over), len(x) // over)  # noqa: E731
             found = function(*(cut(x) if mapped else x for x, mapped in zip(operands, of_chains)))

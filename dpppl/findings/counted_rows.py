@@ -132,8 +132,7 @@ class ClippedRows:
 
     - **share** - an estimate of it.
     - **error** - standard deviation of the estimate's noise.
-    - **num_rows** - number of rows.
-    """
+    - **num_rows** - number of rows."""
 
     share: float
     error: float
@@ -163,8 +162,7 @@ def rows_of(
     """Clipped rows, None where clipping is centred or changes the length of every row, and rows that do not inform a posterior.
 
     - **counts** - noised counts (NUM_COUNTS,), means over steps, as shares of the rows that a step draws.
-    - **error** - standard deviation of the noise of each.
-    """
+    - **error** - standard deviation of the noise of each."""
     clipped, *apart = (float(count) for count in counts)
     std = error / clipping.count_sensitivity
     missing, silent = (count / clipping.count_sensitivity for count in apart)

@@ -95,8 +95,7 @@ def shifts(values: Array, widths: Array, sizes: Array, partners: Iterable[Partne
     - **values** - draws (draws, elements).
     - **widths** - posterior sds (elements,).
     - **sizes** - effective numbers of draws (elements,).
-    - **partners** - elements that have not arrived.
-    """
+    - **partners** - elements that have not arrived."""
     centred = (values - np.mean(values, axis=0)) / widths
     noise, found = np.mean(centred**2, axis=0) / np.maximum(sizes, 1.0), {}
     for partner in partners:

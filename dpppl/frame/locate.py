@@ -17,14 +17,13 @@ from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.conclusion import staged
 from dpppl.noise_aware.coordinates import MOST_FULL, Prior
-from dpppl.noise_aware.curvature import positive_part
+from dpppl.noise_aware.matrices import positive_part, posterior_covariance, root_of
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Stage, unsaturated
-from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
+from dpppl.noise_aware.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.statistics import statistics_of
-from dpppl.noise_aware.surrogate import posterior_covariance, root_of
+from dpppl.noise_aware.shared_law import statistics_of
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
@@ -103,7 +102,7 @@ class Locator:
     def metric(self, before: Callable[[int], None]) -> Metric:
         """Make the accesses; the frame that they give."""
         noises, bound = self.charge.noise_multipliers, self.bound
-        made = Releases(self.programs, _access_key(self.key), bound.rows, bound.public, before, noises)
+        made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
         stage = staged(self.settings, bound, released, made.asker())[0][-1]
         sites = bound.coordinates.shapes
@@ -125,22 +124,18 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))))
 
 
-def _access_key(key: jax.Array) -> jax.Array:
-    return keys.stream(key, "accesses")
-
-
 def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
     """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
     prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count.
 
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
-    frame, place, law = stage.surrogate.frame, stage.surrogate.frame.layout.place, stage.surrogate.curvature
-    root, width = root_of(frame.from_latents(prior.covariance(frame))), law.values.shape[-1]
+    basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
+    root, width = root_of(basis.from_latents(prior.covariance(basis))), law.values.shape[-1]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
     information = unsaturated(positive_part(law.mean), law.ratio) + _UNSURE * unsure * np.eye(width)
-    spread = frame.to_latents(posterior_covariance(information, root))[0]
-    covariance = spread[np.ix_(place, place)] * np.outer(frame.scales, frame.scales)
+    spread = basis.to_latents(posterior_covariance(information, root))[0]
+    covariance = spread[np.ix_(place, place)] * np.outer(basis.scales, basis.scales)
     return stage.belief.mean, np.linalg.cholesky((covariance + covariance.T) / 2.0)
 
 
@@ -172,7 +167,7 @@ def locator(
     with TRACING:
         prior, is_normal = coordinates.prior(bound.public, keys.stream(own, "prior"))
     statistics = statistics_of(bound.responses, coordinates.latents, prior.first(), None, settings._most_scores)
-    programs = prepared(statistics, _access_key(own), bound.rows, bound.public, coordinates.dimension)
+    programs = prepared(statistics, keys.stream(own, "accesses"), bound.rows, bound.public, coordinates.dimension)
     return Locator(
         settings=settings, bound=bound, prior=prior, is_normal=is_normal, charge=charge, programs=programs, key=own
     )  # fmt: skip

@@ -24,8 +24,7 @@ class Metric:
     - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
       mode.
     - **informed** - the share of the information that clipped scores hold: `kept`, of what the histogram of norms shows.
-    - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both.
-    """
+    - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both."""
 
     shapes: Mapping[str, tuple[int, ...]]
     centre: Array

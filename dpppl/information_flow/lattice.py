@@ -14,7 +14,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from dpppl.information_flow.findings import Trail
+from dpppl.information_flow.leaks import Trail
 from dpppl.types import Equation
 
 _names = itertools.count()

@@ -10,8 +10,8 @@ from jax.extend.core import Primitive
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
-from dpppl.information_flow.findings import CURE, Finding, Trail, describe, leak, user_line
 from dpppl.information_flow.lattice import Data, Value, conflicts, unknown
+from dpppl.information_flow.leaks import CURE, Finding, Trail, describe, leak, user_line
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
@@ -79,13 +79,9 @@ class ProofReport:
 
 @checked
 def verify(
-    function: Function | jax.stages.Traced,
-    *example_args: Tree,
-    private: int | str | Sequence[int | str],
-    secret_outputs: Sequence[str] = (),
-    public_constants: object = (),
-    **example_kwargs: Tree,
-) -> ProofReport:
+    function: Function | jax.stages.Traced, *example_args: Tree, private: int | str | Sequence[int | str],
+    secret_outputs: Sequence[str] = (), public_constants: object = (), **example_kwargs: Tree,
+) -> ProofReport:  # fmt: skip
     """Prove that the outputs of `function` depend on its private arguments only through the door.
 
     - **function** - traced and not run; a `jax.stages.Traced` is taken as it is.
@@ -137,25 +133,18 @@ def verify(
             f"private names arrays among the arguments, by name or position, and one is neither; the arrays are {arrays}."
         )
     return verify_jaxpr(
-        closed,
-        [captured + k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)],
+        closed, [captured + k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)],
         input_names=[*("a captured array" for _ in range(captured)), *(name for name, _ in inputs)],
-        output_names=[f"output{path}" for path in _paths(outputs)],
-        secret_outputs=secret_outputs,
+        output_names=[f"output{path}" for path in _paths(outputs)], secret_outputs=secret_outputs,
         public_constants=public_constants,
-    )
+    )  # fmt: skip
 
 
 @checked
 def verify_jaxpr(
-    closed_jaxpr: Traced,
-    private_inputs: Sequence[int],
-    *,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-    secret_outputs: Sequence[str] = (),
-    public_constants: object = (),
-) -> ProofReport:
+    closed_jaxpr: Traced, private_inputs: Sequence[int], *, input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None, secret_outputs: Sequence[str] = (), public_constants: object = (),
+) -> ProofReport:  # fmt: skip
     """`verify` for a ClosedJaxpr.
 
     - **closed_jaxpr** - the program.
@@ -214,13 +203,10 @@ def verify_jaxpr(
         raise leak(*walk.findings)
     equations = {id(equation): equation for equation in jaxprs.equations(closed_jaxpr)}
     return ProofReport(
-        equations=len(equations),
-        doors=sum(equation.primitive in _doors for equation in equations.values()),
-        outputs=len(results),
-        private=len(set(private_inputs)),
-        keys=sum(value.key is not None for value in values),
+        equations=len(equations), doors=sum(equation.primitive in _doors for equation in equations.values()),
+        outputs=len(results), private=len(set(private_inputs)), keys=sum(value.key is not None for value in values),
         constants=tuple(sorted(map(describe, walk.constants.values()))),
-    )
+    )  # fmt: skip
 
 
 def _problem_with(public: Tree, value: Numbers, lengths: set[int]) -> str | None:

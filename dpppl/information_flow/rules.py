@@ -18,8 +18,8 @@ from jax.extend.core import Primitive, primitives
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
-from dpppl.information_flow.findings import Finding, Trail, leak
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
+from dpppl.information_flow.leaks import Finding, Trail, leak
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
 from dpppl.types import Equation, Function, Traced, Tree

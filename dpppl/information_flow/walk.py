@@ -12,7 +12,6 @@ from jax.core import Tracer
 from jax.extend.core import Primitive
 
 from dpppl import jaxprs
-from dpppl.information_flow.findings import CURE, Finding, Trail, describe
 from dpppl.information_flow.lattice import (
     LOST,
     Data,
@@ -28,6 +27,7 @@ from dpppl.information_flow.lattice import (
     number_of,
     unknown,
 )  # fmt: skip
+from dpppl.information_flow.leaks import CURE, Finding, Trail, describe
 from dpppl.information_flow.rules import (
     Kind,
     constant,

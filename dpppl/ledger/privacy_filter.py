@@ -88,13 +88,9 @@ class PrivacyFilter:
         gaussian, failure = (1.0, 0.0) if full_batch_only else (0.495, 0.01)
         orders = () if full_batch_only else _orders(epsilon, delta, 1.0 - gaussian - failure)
         return cls(
-            epsilon=float(epsilon),
-            delta=float(delta),
-            neighboring_relation=neighboring_relation,
-            gaussian_share=gaussian,
-            orders=orders,
-            failure_share=failure,
-        )
+            epsilon=float(epsilon), delta=float(delta), neighboring_relation=neighboring_relation,
+            gaussian_share=gaussian, orders=orders, failure_share=failure,
+        )  # fmt: skip
 
     @property
     def full_batch_only(self) -> bool:

@@ -63,16 +63,9 @@ class PrivacyLedger:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        epsilon: float,
-        delta: float,
-        *,
-        neighboring_relation: str = "zero_out",
-        name: str | None = None,
-        full_batch_only: bool = False,
-        unit: str = "row",
-    ) -> None:
+        self, path: str | os.PathLike[str], epsilon: float, delta: float, *, neighboring_relation: str = "zero_out",
+        name: str | None = None, full_batch_only: bool = False, unit: str = "row",
+    ) -> None:  # fmt: skip
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
         self._path = _checked(path)
         header = {"kind": "ledger", "version": VERSION, "created": _now(), "name": name, "unit": unit}

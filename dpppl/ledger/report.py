@@ -109,31 +109,18 @@ def report_of(book: Book, path: str) -> LedgerReport:
     rule, total = book.rule, book.committed()
     runs = tuple(
         LedgerRun(
-            run_id=run_id,
-            what=run.what,
-            status=run.status,
-            first=run.steps.start,
-            num_steps=len(run.steps),
-            num_accesses=number(run.charged),
-            epsilon=epsilon_of_plan(run.charged, rule.delta),
+            run_id=run_id, what=run.what, status=run.status, first=run.steps.start, num_steps=len(run.steps),
+            num_accesses=number(run.charged), epsilon=epsilon_of_plan(run.charged, rule.delta),
             planned_epsilon=None if run.owner is None else epsilon_of_plan(run.reserved, rule.delta),
         )
         for run_id, run in book.runs.items()
-    )
+    )  # fmt: skip
     return LedgerReport(
-        name=book.header["name"],
-        path=path,
-        created=book.header["created"],
-        epsilon=rule.epsilon,
-        delta=rule.delta,
-        neighboring_relation=rule.neighboring_relation,
-        unit=str(book.header.get("unit", "row")),
-        rule=rule.describe(),
-        spent=epsilon_of_plan(book.events, rule.delta),
-        used=rule.used(total),
-        remaining=rule.remaining(total),
-        runs=runs,
-    )
+        name=book.header["name"], path=path, created=book.header["created"], epsilon=rule.epsilon, delta=rule.delta,
+        neighboring_relation=rule.neighboring_relation, unit=str(book.header.get("unit", "row")),
+        rule=rule.describe(), spent=epsilon_of_plan(book.events, rule.delta), used=rule.used(total),
+        remaining=rule.remaining(total), runs=runs,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -40,8 +40,7 @@ class BoundKernel:
     - **kernel** - the settings.
     - **split** - the model's log prior and the log likelihood of one row.
     - **responses** - distributions of the responses, None unless clipping is centred.
-    - **scales** - square roots of the preconditioner by site, empty without one.
-    """
+    - **scales** - square roots of the preconditioner by site, empty without one."""
 
     kernel: Dynamics
     split: SplitModel
@@ -87,8 +86,7 @@ class BoundKernel:
 
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
         - **num_warmup** - warmup steps, of which a search takes a share.
-        - **init_params** - unconstrained values by site (batched as the keys are), or None.
-        """
+        - **init_params** - unconstrained values by site (batched as the keys are), or None."""
         start = partial(self._start, public, num_warmup)
         if is_prng_key(rng_key):
             return start(rng_key, init_params)
@@ -111,8 +109,7 @@ class BoundKernel:
     def step(self, state: Tree, *, rows: Tree, public: Tree) -> Tree:
         """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
 
-        - **rows** - private rows (N, ...), passed on to the door.
-        """
+        - **rows** - private rows (N, ...), passed on to the door."""
         kernel = self.kernel
         planned, noise_multiplier = kernel.step_and_noise(state.i)
         position = self.coordinates(state.z)
@@ -167,8 +164,7 @@ class BoundKernel:
     def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Tree) -> NoisySum:
         """One access: a NoisySum of the rows' clipped gradients in u.
 
-        - **settings** - key, noise_multiplier and step of `door.noisy_sum`.
-        """
+        - **settings** - key, noise_multiplier and step of `door.noisy_sum`."""
         mechanism, responses = self.kernel.mechanism, self.responses
         if responses is None:
             return noisy_sum(mechanism, self.log_likelihood, position, rows, public, **settings)
@@ -180,8 +176,7 @@ class BoundKernel:
     def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         """The log likelihood of one row.
 
-        - **responses** - responses in place of the row's own, or None.
-        """
+        - **responses** - responses in place of the row's own, or None."""
         found: jax.Array = self.split.log_likelihood(self.latents(position), row, public, responses)
         return found
 

@@ -37,8 +37,7 @@ class Call:
     - **num_chains** - number of chains.
     - **num_warmup** - warmup steps of each.
     - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
-    - **mesh** - devices to shard rows over, or None.
-    """
+    - **mesh** - devices to shard rows over, or None."""
 
     args: tuple[object, ...]
     kwargs: dict[str, object]
@@ -85,8 +84,7 @@ class Chains:
     - **bound** - the kernel, bound to the run's arguments.
     - **call** - what was asked for.
     - **states** - first states, a batch of them for several chains.
-    - **rows**, **public** - the private rows and the Public arrays among the arguments.
-    """
+    - **rows**, **public** - the private rows and the Public arrays among the arguments."""
 
     bound: BoundKernel
     call: Call
@@ -98,8 +96,7 @@ class Chains:
     def starting(cls, bound: BoundKernel, key: jax.Array, call: Call) -> "Chains":
         """First states, and checks of what can be refused without the data. Raises ConfigurationError.
 
-        - **bound** - the kernel, bound to the arguments of `call`.
-        """
+        - **bound** - the kernel, bound to the arguments of `call`."""
         rows, public = bound.split.arrays(call.args, call.kwargs, call.mesh)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
@@ -185,8 +182,7 @@ def unstack(states: Tree) -> list[Tree]:
 def not_finite(values: jax.Array, num_chains: int) -> tuple[int, ...]:
     """Numbers of the chains with values that are not finite.
 
-    - **values** - arrays; several chains are stacked along the first axis.
-    """
+    - **values** - arrays; several chains are stacked along the first axis."""
     chains = unstack(values) if num_chains > 1 else [values]
     finite = [all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(chain)) for chain in chains]
     return tuple(number for number, ok in enumerate(finite) if not ok)

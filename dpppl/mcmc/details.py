@@ -29,8 +29,7 @@ class ChainDetails:
     - **failed_chains** - numbers of the chains with values that are not finite.
     - **measured** - step size, moving sites and clipped rows of the last run, or None.
     - **norm_is_chosen** - whether a histogram chooses the clipping norm.
-    - **frame** - its accesses in words, None without one.
-    """
+    - **frame** - its accesses in words, None without one."""
 
     num_chains: int
     num_steps: int

@@ -31,8 +31,7 @@ class ChainState(NamedTuple):
     - **clipped** - sums over steps: counts of rows as shares of all (see `Clipping.counted`), then the variance of their noise;
       None without.
     - **own** - what a kernel adds, or None. The fields of a named tuple are found as the state's own, too: `state.v`.
-    - **rng_key** - the chain's key; None in states that MCMC returns.
-    """
+    - **rng_key** - the chain's key; None in states that MCMC returns."""
 
     i: jax.Array
     z: BySite
@@ -236,8 +235,7 @@ class Dynamics(Fixed, ABC):
     def total_time(self, count: int, longest: float = np.inf) -> float:
         """Diffusion time of the first steps of a chain.
 
-        - **longest** - the longest step size that a search allows.
-        """
+        - **longest** - the longest step size that a search allows."""
         steps, multipliers = self.shortened_schedule(0, count, longest)
         return float(np.sum(self.diffusion_time(steps, self.noise_std(steps, multipliers))))
 

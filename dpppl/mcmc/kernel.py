@@ -46,8 +46,7 @@ class DPKernel(Dynamics, MCMCKernel):
     Settings are fixed when a kernel is made; they are those of `dpppl.DPSGLD`, which documents them. A run adds a
     `BoundKernel`; as NumPyro's own kernels do, this one remembers that of the last `init` for NumPyro's other calls.
 
-    The state of a chain is a `ChainState`.
-    """
+    The state of a chain is a `ChainState`."""
 
     sample_field = "midpoint"
 
@@ -57,24 +56,13 @@ class DPKernel(Dynamics, MCMCKernel):
 
     @checked_call
     def __init__(
-        self,
-        model: Function,
-        *,
-        clipping_norm: float | str | Mapping[str, float] = "auto",
-        clipping: str | None = None,
-        subsampling: Subsampling | None = None,
-        step_size: float | str | Function = "matched",
-        noise_multiplier: float | None = None,
-        temperature: float = 1.0,
-        preconditioner: BySite | None = None,
-        row_curvature: float | None = None,
-        num_data: int | None = None,
-        data_plate: str | None = None,
-        init_strategy: Strategy = "prior_median",
-        gradient_strategy: str = "auto",
-        discretise: bool = False,
-        measure_clipping: bool = True,
-    ) -> None:
+        self, model: Function, *, clipping_norm: float | str | Mapping[str, float] = "auto",
+        clipping: str | None = None, subsampling: Subsampling | None = None,
+        step_size: float | str | Function = "matched", noise_multiplier: float | None = None,
+        temperature: float = 1.0, preconditioner: BySite | None = None, row_curvature: float | None = None,
+        num_data: int | None = None, data_plate: str | None = None, init_strategy: Strategy = "prior_median",
+        gradient_strategy: str = "auto", discretise: bool = False, measure_clipping: bool = True,
+    ) -> None:  # fmt: skip
         self.auto_norm, step_size = isinstance(clipping_norm, str) and clipping_norm == "auto", plain(step_size)
         norm: Tree = 1.0 if self.auto_norm else clipping_norm
         if clipping is None:
@@ -131,8 +119,7 @@ class DPKernel(Dynamics, MCMCKernel):
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> BoundKernel:
         """The kernel with its model's structure for these arguments, found from shapes and dtypes alone.
 
-        - **args**, **kwargs** - the model's arguments.
-        """
+        - **args**, **kwargs** - the model's arguments."""
         return BoundKernel.of(self, split_in_units(self._model, args, kwargs, data_plate=self.data_plate))
 
     def check_norm(self) -> None:
@@ -155,8 +142,7 @@ class DPKernel(Dynamics, MCMCKernel):
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
         - **num_warmup** - warmup steps.
         - **init_params** - unconstrained values by site (batched as the keys are), or None.
-        - **model_args**, **model_kwargs** - the model's arguments.
-        """
+        - **model_args**, **model_kwargs** - the model's arguments."""
         self._bound = self.bind(model_args, model_kwargs)
         _, public = self._bound.split.arrays(model_args, model_kwargs)
         return self._bound.init(rng_key, num_warmup, init_params, public)
@@ -165,8 +151,7 @@ class DPKernel(Dynamics, MCMCKernel):
         """One step, one access of the data, as NumPyro calls for it. Vectorised when the state holds a batch of keys.
 
         - **state** - the state before the step.
-        - **model_args**, **model_kwargs** - the model's arguments.
-        """
+        - **model_args**, **model_kwargs** - the model's arguments."""
         leaves = jax.tree.leaves((model_args, model_kwargs), is_leaf=lambda value: isinstance(value, Public))
         if any(isinstance(leaf, jax.core.Tracer) and not leaf.ndim for leaf in leaves):
             raise ConfigurationError(
@@ -182,8 +167,7 @@ class DPKernel(Dynamics, MCMCKernel):
     def postprocess_fn(self, model_args: Tree, model_kwargs: Tree) -> Function:
         """A function from unconstrained latents to constrained ones and deterministic sites that depend on latents only.
 
-        - **model_args**, **model_kwargs** - the model's arguments.
-        """
+        - **model_args**, **model_kwargs** - the model's arguments."""
         split = self._last_bound().split
         _, public = split.arrays(model_args, model_kwargs)
         return lambda z: split.constrain(z, public)
@@ -196,8 +180,7 @@ class DPKernel(Dynamics, MCMCKernel):
         ConfigurationError for a state that counts no step.
 
         - **last_state** - `mcmc.last_state`.
-        - **delta** - at which epsilon is reported.
-        """
+        - **delta** - at which epsilon is reported."""
         counters = np.atleast_1d(np.asarray(last_state.i))
         charges = [self.charge(0, counted(count)) for count in counters]
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")

@@ -86,8 +86,7 @@ class DPSGLD(DPKernel):
 class Velocity(NamedTuple):
     """The part of `DPSGHMC` in the state of a chain.
 
-    - **v** - the velocity, by site.
-    """
+    - **v** - the velocity, by site."""
 
     v: BySite
 
@@ -166,8 +165,7 @@ class Thermostat(NamedTuple):
 
     - **p** - the momentum, by site.
     - **zeta** - the friction.
-    - **hold** - steps before the friction starts to move.
-    """
+    - **hold** - steps before the friction starts to move."""
 
     p: BySite
     zeta: jax.Array

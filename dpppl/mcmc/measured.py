@@ -31,8 +31,7 @@ class Noise:
     - **ways** - variance of the increment from draw to draw, (chains, draws - 1).
     - **friction** - share of its momentum that a chain without forces loses in a step, 1 without momentum.
     - **thinning** - steps from draw to draw.
-    - **most** - largest factor by which subsampling raises both variances.
-    """
+    - **most** - largest factor by which subsampling raises both variances."""
 
     moves: Array
     ways: Array
@@ -52,8 +51,7 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
 
     - **first** - number of the first step that was collected.
     - **draws** - collected states of each chain.
-    - **longest** - longest step size of each chain after its search, (chains,).
-    """
+    - **longest** - longest step size of each chain after its search, (chains,)."""
     kernel = bound.kernel
     moves, ways, friction, most = [], [], 1.0, 0.0
     rate = kernel.mechanism.subsampling.rate
@@ -74,8 +72,7 @@ class Arrival:
     """Whether elements of latent sites have arrived.
 
     - **moving** - by site, whether each element still drifts.
-    - **held** - by site, whether the posterior bounds each element.
-    """
+    - **held** - by site, whether the posterior bounds each element."""
 
     moving: Mapping[str, Array] = field(default_factory=dict)
     held: Mapping[str, Array] = field(default_factory=dict)
@@ -161,8 +158,7 @@ class Measured:
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
       a metric, in which the time of a chain in units of the posterior's variance is known; 0 of odd latents, see `Metric`.
-    - **informed** - the share of the information that clipped scores hold, where it is known.
-    """
+    - **informed** - the share of the information that clipped scores hold, where it is known."""
 
     step_size: float
     excess: Mapping[str, float]
@@ -206,8 +202,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
 
     - **collected** - fields of the states, leaves (chains, draws, ...), by name.
     - **first** - number of the first step that was collected.
-    - **thinning** - steps from one collected state to the next.
-    """
+    - **thinning** - steps from one collected state to the next."""
     kernel = bound.kernel
     longest_steps = kernel.longest_steps(states.search)
     middle = bound.coordinates(collected["midpoint"])
@@ -238,8 +233,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
 def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
     """Means over steps of counts of rows, and the sd of their noise.
 
-    - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1).
-    """
+    - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1)."""
     sums = np.asarray(sums, np.float64)
     steps = (sums.shape[1] - 1) * thinning
     means = ((sums[:, -1] - sums[:, 0]) / steps).mean(axis=0)

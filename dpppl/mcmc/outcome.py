@@ -33,8 +33,7 @@ class Outcome:
     - **draws** - collected states of each chain.
     - **thinning** - steps from one of them to the next.
     - **sites** - samples of all sites, those included that the caller leaves out.
-    - **prior** - makes prior draws of these sites; None in a pickle.
-    """
+    - **prior** - makes prior draws of these sites; None in a pickle."""
 
     last_state: Tree
     samples: dict[str, Tree]
@@ -56,8 +55,7 @@ class Outcome:
 
         - **last**, **records** - last states and records of each group of chains.
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
-        - **counted** - rows that do not inform the posterior, where they were counted.
-        """
+        - **counted** - rows that do not inform the posterior, where they were counted."""
         call = chains.call
         named = [(state, dict(zip(chains.fields, kept))) for state, (kept, _) in zip(last, records)]
         states, collected = named[0] if call.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)

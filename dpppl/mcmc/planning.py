@@ -64,8 +64,7 @@ def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int
 
     - **budget** - the account, all of which but its reserve is used where it has a target.
     - **num_steps** - steps of each chain, warmup included.
-    - **frame** - whether a frame comes first.
-    """
+    - **frame** - whether a frame comes first."""
     kernel = kernel.copy(mechanism=budget.affordable(kernel.mechanism, num_steps * num_chains))
     if budget.target_epsilon is None:
         return kernel
@@ -88,8 +87,7 @@ def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int
 def prelude_of(kernel: DPKernel, total_steps: int, frame: bool) -> list[Charge]:
     """The cost of the accesses that the clipping norm comes from; empty where the norm is known.
 
-    - **total_steps** - steps of all chains together, warmup included.
-    """
+    - **total_steps** - steps of all chains together, warmup included."""
     if not kernel.auto_norm:
         return []
     assert kernel.noise_multiplier is not None
@@ -102,8 +100,7 @@ def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
 
     Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
 
-    - **scale** - the standard deviation of the prior.
-    """
+    - **scale** - the standard deviation of the prior."""
     bound, kernel = chains.bound, chains.bound.kernel
     if kernel.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.

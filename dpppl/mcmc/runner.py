@@ -85,19 +85,10 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     @checked_call
     def __init__(
-        self,
-        kernel: DPKernel,
-        *,
-        num_warmup: int,
-        num_samples: int,
-        num_chains: int = 1,
-        thinning: int = 1,
-        chain_method: str | Function = "parallel",
-        progress_bar: bool = True,
-        progress_rate: int | None = None,
-        frame: bool | None = None,
-        **common: Tree,
-    ) -> None:
+        self, kernel: DPKernel, *, num_warmup: int, num_samples: int, num_chains: int = 1, thinning: int = 1,
+        chain_method: str | Function = "parallel", progress_bar: bool = True, progress_rate: int | None = None,
+        frame: bool | None = None, **common: Tree,
+    ) -> None:  # fmt: skip
         PrivateRunner.__init__(self, **common)
         kernel = checked_kernel(kernel, self.privacy, self.checkpoint)
         thinning = positive_integer(thinning, name="thinning")
@@ -160,8 +151,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Run the warmup steps only, charged; the next `run` continues with the sampling steps. As in NumPyro.
 
         - **rng_key**, **args**, **extra_fields**, **init_params**, **kwargs** - as for `run`.
-        - **collect_warmup** - whether to keep the warmup's samples.
-        """
+        - **collect_warmup** - whether to keep the warmup's samples."""
         kept = self.num_warmup // self.thinning if collect_warmup else 0
         given, discarded = (args, kwargs, extra_fields, init_params), self.num_warmup - kept * self.thinning
         self._execute(rng_key, self.num_warmup, *given, discarded, kept)
@@ -176,8 +166,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`.
         - **extra_fields** - names of fields of the state, but not the key.
-        - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several.
-        """
+        - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several."""
         warmup, kept = self.num_warmup if self._warmup_state is None else 0, self.num_samples // self.thinning
         given, discarded = (args, kwargs, extra_fields, init_params), warmup + self.num_samples % self.thinning
         self._execute(rng_key, warmup, *given, discarded, kept, self._warmup_state)
@@ -292,8 +281,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Tree]:
         """The `extra_fields` of the last run, by name. As in NumPyro.
 
-        - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
-        """
+        - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...)."""
         self._ended("get_extra_fields")
         return super().get_extra_fields(group_by_chain)
 
@@ -323,8 +311,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
         - **prob** - probability of the interval between the quantiles.
         - **exclude_deterministic** - leave out deterministic sites.
-        - **max_rows** - elements in the table.
-        """
+        - **max_rows** - elements in the table."""
         ended = self._ended("print_summary")
         samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:

@@ -30,8 +30,7 @@ class Search(NamedTuple):
     - **gradient** - the first of a pair.
     - **product** - running mean of H u, curvature times direction.
     - **curvature** - along the direction.
-    - **variance** - of the curvature, from noise.
-    """
+    - **variance** - of the curvature, from noise."""
 
     until: jax.Array
     count: Tree

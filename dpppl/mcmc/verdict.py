@@ -79,8 +79,7 @@ class Reading(Verdict):
 
     - **words** - by site, the verdict on each element, constrained.
     - **learned** - by site, "learned", "partly" or "prior" for each element that has arrived, else "".
-    - **measured** - of the run.
-    """
+    - **measured** - of the run."""
 
     words: dict[str, Array]
     learned: dict[str, Array]
@@ -116,8 +115,7 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     not arrived may move it by more than its sd. Where they may move it by half an sd to one sd, at most "read the mean only".
 
     - **samples** - constrained, {site: (chains, draws, ...)}.
-    - **prior** - prior draws of the same sites, {site: (any number, ...)}.
-    """
+    - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)

@@ -152,8 +152,7 @@ def _closed_form_median(distribution: Distribution) -> Tree:
 def number_of_draws(shapes: Tree) -> int:
     """1,000, and fewer where a draw has many numbers.
 
-    - **shapes** - of one draw, a pytree.
-    """
+    - **shapes** - of one draw, a pytree."""
     size = sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(shapes))
     return max(_FEWEST, min(_MOST, _NUMBERS // max(1, size)))
 
@@ -182,8 +181,7 @@ def prior_draws(split: SplitModel, public: Tree, is_constrained: bool = True) ->
 
     The draws are the same in each call; see `drawn_from_prior`.
 
-    - **is_constrained** - False: unconstrained latents, without deterministic sites.
-    """
+    - **is_constrained** - False: unconstrained latents, without deterministic sites."""
     then = split.constrain if is_constrained else None
     count = number_of_draws(split.latents if then is None else jax.eval_shape(then, split.latents, public))
     drawn = drawn_from_prior(split, public, jax.random.key(0), count, then)

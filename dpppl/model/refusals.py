@@ -29,6 +29,8 @@ MISSING_CURE = (
     "plate, ok an argument of its own."
 )
 """How to model missing covariates."""
+FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
+"""The cure for responses that cannot be simulated: what is not centred needs none."""
 STATEFUL = (
     "mutable state (batch norm, spectral norm, running statistics), which is changed by the rows that a layer sees; use a layer "
     "without state: flax.nnx.LayerNorm or GroupNorm instead of BatchNorm, and weights that are divided by their norm where they "

@@ -1,30 +1,26 @@
 """The responses that a model could have given in a row's place: all of them with their probabilities, or draws; refusals."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
-from jax.extend.core import JaxprEqn
 
-from dpppl import jaxprs
 from dpppl.errors import UnsupportedModelError
-from dpppl.jaxprs import depends_on, used_inputs
 from dpppl.model import censoring, missing, supports
-from dpppl.model.arguments import Arrays, Shapes, zeros
+from dpppl.model.arguments import Arrays, zeros
+from dpppl.model.censoring_checks import check_declarations
+from dpppl.model.own_values import entering, why_not_own
+from dpppl.model.refusals import FLAT
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
-from dpppl.types import Distribution, Function, Tree
+from dpppl.types import Tree
 
 NUM_DRAWS = 7  # with the real one they are eight, as many as a vector register holds: nine take three times as long
-FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
-"""The cure for responses that cannot be simulated: what is not centred needs none."""
-_ATTEMPTS, _ALTERNATIVES = 8, 8
 _MOST_RESPONSES, _MOST_SHARED = 16, 1_024  # how many are listed: for each row, and once for all rows
 _FEW_LATENTS, _LEAST_DRAWS = 32, 4_096
 
@@ -269,7 +265,7 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
             f"site '{site['name']}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
             f"under a distribution, or {FLAT}."
         )
-    _check_declarations(split, sites)
+    check_declarations(split, sites)
     shapes = split.latents, split.row, split.arguments.public
     try:
         jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
@@ -278,199 +274,9 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
         raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {FLAT}.") from None
 
 
-def _entering(function: Function, *shapes: Tree) -> list[list[str]]:
-    """Names of the latents, of a row's arguments and of others that enter a function of dicts by name."""
-    return [[name for name, is_used in part.items() if is_used] for part in depends_on(function, *shapes)[:3]]
-
-
 def _is_free_of_rows(responses: Responses) -> bool:
     """Whether no row enters what is drawn, nor the log likelihood of what is given."""
     split, key = responses.split, jax.eval_shape(lambda: jax.random.key(0))
     shapes = split.latents, split.row, split.arguments.public
     given = jax.eval_shape(responses._draw, *shapes, key)
-    return not (_entering(split.log_likelihood, *shapes, given)[1] or _entering(responses._draw, *shapes, key)[1])
-
-
-def why_not_own(
-    values: Callable[..., Arrays],
-    observed: Callable[[Arrays], Sequence[tuple[str, jax.Array, jax.Array]]],
-    laws: Callable[[Arrays], Tree],
-    shapes: tuple[Shapes, Shapes, Shapes],
-) -> str | None:
-    """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no data.
-
-    Values must be free given the arguments that distributions and masks are computed from. A value that is computed from such
-    arguments alone is not free. A value that is computed from such arguments and from others is free if, on made-up rows, it
-    changes with the others wherever it counts: jnp.where(ok, y, 0.0) under mask(ok), for example.
-
-    - **values** - `values(z, row, public)`: observed values by site, as the model gives them.
-    - **observed** - `observed(row)`: name, value, and which of its entries count under masks, of each observed site.
-    - **laws** - `laws(row)`: distributions, where other values were observed.
-    - **shapes** - shapes of z, row and public."""
-    row, used = shapes[1], _used_by(laws, shapes[1])
-    shared: dict[str, str] = {}
-    for name in jax.eval_shape(values, *shapes):
-        latents, inputs, _ = _entering(lambda *given: values(*given)[name], *shapes)  # noqa: B023
-        if latents:
-            return (
-                f"site '{name}' observes what is computed from the latent '{latents[0]}', as a residual y - {latents[0]} is; "
-                f"observe y itself, with {latents[0]} in its distribution"
-            )
-        if inputs and used.issuperset(inputs):
-            return _shared(name, min(inputs))
-        if both := used.intersection(inputs):
-            shared[name] = min(both)
-    for name, value, counts in jax.device_get(_on_made_up_rows(observed, row, used)) if shared else ():
-        is_fixed = np.all((value == value[:, :1]) | (value != value), axis=1, keepdims=True)
-        if name in shared and np.any(is_fixed & counts):
-            return _shared(name, shared[name])
-    return None
-
-
-def _shared(name: str, argument: str) -> str:
-    return (
-        f"site '{name}' observes values of argument '{argument}', and a distribution or mask is computed from the same argument, "
-        "so the model cannot say what else might have been observed; pass responses as an argument of their own, model(x, y) "
-        "instead of model(data), let later sites use what numpyro.sample returns for earlier ones, "
-        "y1 = numpyro.sample('y1', ..., obs=y1), or, where some values are missing, write x = numpyro.sample('x', "
-        "dist.Normal(mu, sigma), obs=x, obs_mask=ok), ok an argument of its own"
-    )
-
-
-def _used_by(laws: Callable[[Arrays], Tree], row: Shapes) -> set[str]:
-    """The arguments of a row that distributions are computed from, other than by whether values are missing: a mask
-    ~jnp.isnan(y) leaves y a response."""
-    jaxpr = jax.make_jaxpr(laws)(row).jaxpr
-    told = [equation for equation in jaxpr.eqns if _tells_missing(equation)]
-    kept = [equation for equation in jaxpr.eqns if not any(equation is other for other in told)]
-    known = [v for equation in told for v in equation.outvars]
-    used = used_inputs(jaxpr.replace(constvars=[*jaxpr.constvars, *known], eqns=kept))
-    return {name for name, is_used in zip(sorted(row), used) if is_used}
-
-
-def _tells_missing(equation: JaxprEqn) -> bool:
-    """Whether an equation only asks which numbers are missing: isnan or isfinite."""
-    name, inputs = equation.primitive.name, equation.invars
-    if name == "is_finite" or (name == "ne" and inputs[0] is inputs[1]):
-        return True
-    inner = [jaxprs.open_jaxpr(value) for value in equation.params.values() if hasattr(value, "jaxpr")]
-    return len(inner) == 1 and len(inner[0].eqns) == 1 and _tells_missing(inner[0].eqns[0])
-
-
-def _on_made_up_rows(function: Callable[[Arrays], Tree], row: Shapes, used: set[str]) -> Tree:
-    """`function` of rows (attempts, alternatives, ...); alternatives differ in the arguments that are not `used`."""
-    rng, found = np.random.default_rng(0), {}
-    for name, shape in row.items():
-        size = _ATTEMPTS, 1 if name in used else _ALTERNATIVES, *shape.shape
-        is_float = jnp.issubdtype(shape.dtype, jnp.inexact)
-        number = rng.normal(1.0, 2.0, size) if is_float else rng.integers(0, 2 if shape.dtype == bool else 4, size)
-        if name in used:  # as masks are
-            number[0], number[1] = 1, 0
-        found[name] = np.broadcast_to(number, (_ATTEMPTS, _ALTERNATIVES, *shape.shape)).astype(shape.dtype)
-    names: list[str] = []
-
-    def numbers(row: Arrays) -> Tree:
-        sites = function(row)
-        names[:] = [name for name, *_ in sites]
-        return [jnp.broadcast_arrays(value, counts) for _, value, counts in sites]
-
-    return [(name, *rest) for name, rest in zip(names, jax.jit(jax.vmap(jax.vmap(numbers)))(found))]
-
-
-_COLUMN = "the censoring time of every row, also of those that were not censored"
-_CURE = (
-    f'infer={{"censored_by": end}}, with end an argument that holds {_COLUMN}, a public number, a public distribution, or the '
-    "name of a site of censoring times (docs/survival.md)"
-)
-
-
-def _check_declarations(split: SplitModel, sites: Sequence[Site]) -> None:
-    """Refuse observed sites of rows, from an abstract run, where the law of the response is not complete."""
-    censored = {site["name"]: site for site in sites if censoring.is_censored(site["fn"])}
-    for site in sites:
-        name, kind = site["name"], type(unwrapped(site["fn"])).__name__
-        if name not in censored:
-            if {"censored_by", "inspected_at"} & set(site["infer"]):
-                raise UnsupportedModelError(
-                    f"site '{name}' declares censoring times and has a {kind}, which no censoring enters; observe it under "
-                    f"dist.RightCensoredDistribution(dist.{kind}(...), censored)."
-                )
-            continue
-        if not (parts := censoring.declared(site)):
-            cure = 'infer={"inspected_at": visits}, with visits the times of all inspections, (n, K) or (K,)'
-            raise UnsupportedModelError(
-                f"site '{name}' has a {kind}, which does not say when an uncensored row would have been censored; write "
-                f"{cure if censoring.is_interval(site['fn']) else _CURE} in its numpyro.sample, or {FLAT}."
-            )
-        for part in parts:
-            _check_part(site, part, censored)
-        if censoring.is_interval(site["fn"]) and len(parts) > 1:
-            raise UnsupportedModelError(f"site '{name}' has two arrays of inspection times; join them in one.")
-    if censored:
-        _check_inputs(split, list(censored))
-
-
-def _check_part(site: Site, part: Distribution, censored: dict[str, Site]) -> None:
-    name, is_interval = site["name"], censoring.is_interval(site["fn"])
-    if isinstance(part, str) and not is_interval:
-        other = censored.get(part)
-        is_alike = other is not None and type(unwrapped(other["fn"])) is type(unwrapped(site["fn"]))
-        if part == name or other is None or not is_alike or name not in censoring.declared(other):
-            raise UnsupportedModelError(
-                f"site '{name}' is censored by site '{part}', which must be a site of the same kind that names it in return: "
-                f"numpyro.sample('{part}', dist.{type(unwrapped(site['fn'])).__name__}(law, ~censored), obs=..., "
-                f'infer={{"censored_by": "{name}"}}).'
-            )
-        return
-    times = jnp.shape(site["value"])[:-1] if is_interval else jnp.shape(site["value"])
-    if isinstance(part, dist.Distribution) and not is_interval and not part.event_shape:
-        shape = part.batch_shape
-    elif isinstance(part, str | dist.Distribution) or (is_interval and not jnp.ndim(part)):
-        wanted = "the times of all inspections, (n, K) or (K,)" if is_interval else "a distribution of one number"
-        raise UnsupportedModelError(f"site '{name}' declares its censoring by a {type(part).__name__}; give {wanted}.")
-    else:
-        shape = jnp.shape(part)[:-1] if is_interval else jnp.shape(part)
-    try:
-        fits = jnp.broadcast_shapes(shape, times) == times
-    except ValueError:
-        fits = False
-    if not fits:
-        raise UnsupportedModelError(
-            f"the declared censoring times of site '{name}' do not have one entry a row; pass them as an argument of the model, "
-            "of shape (n,), or give one public number."
-        )
-    if isinstance(part, int | float):
-        support = unwrapped(site["fn"]).base_dist.support
-        with jax.ensure_compile_time_eval():
-            inside = support(part)
-        if not isinstance(inside, jax.core.Tracer) and not inside:
-            raise UnsupportedModelError(f"censored_by of site '{name}' lies outside of its support: give a {support}.")
-
-
-def _check_inputs(split: SplitModel, names: Sequence[str]) -> None:
-    """Refuse limits that depend on latents, or on what their own site observes."""
-    shapes = split.latents, split.row, split.arguments.public
-
-    def limits_of(name: str, z: Arrays, row: Arrays, public: Arrays) -> Tree:
-        blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
-        return censoring.leaves(split.visit_observed(blank, z, row, public, supports.first_values(split))[name])
-
-    def observed(name: str, z: Arrays, row: Arrays, public: Arrays) -> Tree:
-        trace = split.visit_observed(lambda site: None, z, row, public, supports.first_values(split))
-        return jax.tree.leaves(censoring.own(trace[name]))
-
-    for name in names:
-        latents, limits, _ = _entering(partial(limits_of, name), *shapes)
-        if latents:
-            raise UnsupportedModelError(
-                f"the censoring law of site '{name}' depends on the latent '{latents[0]}', which no censoring time informs; "
-                "write a site for the censoring times, numpyro.sample('dropout', dist.RightCensoredDistribution(law, ~censored), "
-                f'obs=time, infer={{"censored_by": "{name}"}}), and name it: infer={{"censored_by": "dropout"}}.'
-            )
-        for number in range(len(jax.eval_shape(partial(observed, name), *shapes))):
-            own = set(_entering(lambda *given: observed(name, *given)[number], *shapes)[1])  # noqa: B023
-            if own and own.issubset(limits):
-                raise UnsupportedModelError(
-                    f"the censoring times of site '{name}' are computed from argument '{min(own)}', which the site "
-                    f"observes, so they are known of censored rows only. Give {_CURE}."
-                )
+    return not (entering(split.log_likelihood, *shapes, given)[1] or entering(responses._draw, *shapes, key)[1])

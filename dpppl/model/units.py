@@ -25,7 +25,8 @@ from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
 from dpppl.model.handlers import Observe
 from dpppl.model.indices import Table
-from dpppl.model.responses import FLAT, Responses
+from dpppl.model.refusals import FLAT
+from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel, split_model
 from dpppl.model.structure import Trace
 from dpppl.types import Foreign, Tree

@@ -7,13 +7,13 @@ import jax
 from dpppl.accounting.planning import MOST_LATENTS
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import proved
+from dpppl.likelihood.symmetry import symmetries
+from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.model.units import responses_of, split_in_units
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.symmetry import symmetries
-from dpppl.noise_aware.unnamed import cure_of
 from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data
@@ -74,7 +74,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         shapes = {n: jax.ShapeDtypeStruct((settings.num_samples, *s.shape), s.dtype) for n, s in split.latents.items()}
         constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)
         proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
-        symmetric = symmetries(coordinates, responses, public)
+        symmetric = symmetries(split, coordinates.draws, responses, public)
         unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
     return Bound(
         split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,

@@ -15,8 +15,8 @@ from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import Ask
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings

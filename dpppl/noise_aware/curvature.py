@@ -1,136 +1,18 @@
-"""Posterior draws of a curvature given its noisy releases, and the variance of scores that goes with each.
+"""Curvatures as they are released, and draws of them given the noise, each with the variance of scores that goes with it."""
 
-A release M = H + E has noise E that is invariant under rotations (sd s on the diagonal, s / sqrt 2 off it), so p(M | H) is
-proportional to exp(-|M - H|^2 / 2 s^2) whatever the axes. H = U diag(lambda) U' gets a prior of the same kind: U uniform
-over the orthogonal matrices, log lambda normal with unknown mean and variance, but for a small share that may be anything,
-as where columns add up to the same. Gibbs sampling as in Hoff (2009): pairs of eigenvectors are rotated, then the mean and
-variance of log eigenvalues drawn, then these; rotations and eigenvalues by slices, which need no step size and reject
-nothing. It knows M by its eigenvalues alone, so that draws are equivariant under rotations of M.
-"""
-
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.types import Foreign, Tree
+from dpppl.noise_aware.basis import Basis
+from dpppl.noise_aware.eigen_draws import eigen_draws
+from dpppl.noise_aware.matrices import Array, eigh, from_vector, positive_part
+from dpppl.noise_aware.plan import At
+from dpppl.noise_aware.statistics import scores_share
+from dpppl.types import Tree
 
-Array = np.ndarray
-_SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
-_APART = 0.02  # the share of them that follows no normal law
-_ROUNDS = 64  # of disjoint pairs, at most, between draws of eigenvalues
-_BURN_IN, _THIN = 40, 2  # draws of eigenvalues before the first one that is kept, and from one to the next
-EVENING = 0.25
-"""The power of the curvature in the metric; one half undoes it all, and is unstable."""
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
 _SPREAD_ALONG, _GRID = 0.6, 200
-
-
-@cache
-def _libraries() -> Foreign:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def eigh(matrices: Array) -> tuple[Array, Array]:
-    """Return `np.linalg.eigh` of matrices (..., n, n), by one thread: for n = 26 those of OpenBLAS take sixty times as long."""
-    with _libraries().limit(limits=1, user_api="blas"):
-        values, vectors = np.linalg.eigh(matrices)
-    return values, vectors
-
-
-def eigen_draws(
-    noisy: Array, std: float, real: Array, reference: Array, smallest: float, count: int
-) -> tuple[Array, Array]:
-    """Eigenvalues (count, k, b) and eigenvectors (count, k, b, b), in columns, of curvatures at least `smallest`, given `noisy`
-    (k, b, b) with noise of sd `std` on the diagonal; eigenvalues are 0 in padding, where `real` is not.
-
-    - **reference** - symmetric matrices (k, b, b), equivariant under rotations as `noisy` is, which decide the signs of its
-      eigenvectors: else these would differ from machine to machine."""
-    width = real.shape[1]
-    beyond = 1.0 + 4.0 * width * np.abs(noisy).max()  # padding comes first
-    both = real[:, :, None] & real[:, None, :]
-    values, vectors = eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
-    sides = np.sum(vectors[:, :, :-1] * (reference @ vectors[:, :, 1:]), axis=1)
-    vectors[:, :, 1:] *= np.cumprod(np.where(sides < 0.0, -1.0, 1.0), axis=1)[:, None, :]
-    exists = np.arange(width) >= width - real.sum(axis=1, keepdims=True)
-    values = np.where(exists, values, 0.0)
-    if width % 2:
-        values, exists = (np.pad(a, ((0, 0), (0, 1))) for a in (values, exists))
-    low, high = np.log(smallest), np.log(max(values.max(), 10.0 * smallest) + 6.0 * std)
-    rng, width = np.random.default_rng(0), values.shape[1]
-    logs = np.log(np.clip(values, np.exp(low), np.exp(high)))
-    rows = np.tile(np.eye(width), (len(values), 1, 1))  # eigenvectors, by those of the release
-    law = _Law(logs[exists].mean(), 1.0, low, high)
-    drawn = np.empty((count, *values.shape)), np.empty((count, *rows.shape))
-    half = width // 2  # a round robin: after b - 1 steps each pair has met once
-    order = np.r_[0, half, 1 : half - 1, half + 1 : 2 * half, half - 1] if half > 1 else np.arange(2)
-    for step in range(_BURN_IN + _THIN * count):
-        for _ in range(min(_ROUNDS, width - 1)):
-            rows = _rotated(rows, np.exp(logs), exists, values, std, rng)
-            rows, logs, exists = (a[:, order] for a in (rows, logs, exists))
-        law = law.given(logs[exists], rng)
-        # Uniform where both the likelihood and the prior exceed uniform shares of their present values.
-        centres = np.einsum("kib,kib,kb->ki", rows, rows, values)
-        around = np.sqrt(((np.exp(logs) - centres) / std) ** 2 + 2.0 * rng.standard_exponential(logs.shape)) * std
-        reach, limits = law.reach(logs, rng), np.exp([low, high])
-        least = np.maximum(np.log(np.clip(centres - around, *limits)), law.mean - reach)
-        most = np.minimum(np.log(np.clip(centres + around, *limits)), law.mean + reach)
-        logs = np.clip(least + rng.random(logs.shape) * (most - least), low, high)
-        number, is_drawn = divmod(step - _BURN_IN + 1, _THIN)
-        if step >= _BURN_IN and not is_drawn:
-            drawn[0][number - 1] = np.exp(logs) * exists
-            drawn[1][number - 1] = rows
-    return drawn[0], vectors @ drawn[1].swapaxes(2, 3)[:, :, : vectors.shape[1]]
-
-
-def _rotated(rows: Array, scales: Array, exists: Array, values: Array, std: float, rng: np.random.Generator) -> Array:
-    """Pairs of eigenvectors, the rows i and i + b / 2, rotated in their planes by angles phi of density
-    exp(kappa cos(2 phi - base)): uniform on the arc around base where that exceeds a uniform share of its present value."""
-    half = rows.shape[1] // 2
-    a, b = rows[:, :half], rows[:, half:]
-    weighted = a * values[:, None, :]
-    across = np.einsum("kib,kib->ki", weighted, b)
-    differ = (np.einsum("kib,kib->ki", weighted, a) - np.einsum("kib,kib,kb->ki", b, b, values)) / 2.0
-    away = scales[:, :half] - scales[:, half:]
-    kappa = np.maximum(np.abs(away / std) * np.hypot(differ / std, across / std), 1e-300)
-    base = np.arctan2(np.sign(away) * across, np.sign(away) * differ)
-    level = np.sin(base / 2.0) ** 2 + np.minimum(rng.standard_exponential(base.shape) / kappa, 2.0) / 2.0
-    arc = 2.0 * np.arcsin(np.sqrt(np.minimum(level, 1.0)))
-    phi = (base + arc * rng.uniform(-1.0, 1.0, base.shape)) / 2.0 * (exists[:, :half] & exists[:, half:])
-    cos, sin = np.cos(phi)[:, :, None], np.sin(phi)[:, :, None]
-    return np.concatenate([cos * a + sin * b, cos * b - sin * a], axis=1)
-
-
-class _Law(NamedTuple):
-    """Of log eigenvalues: normal, but for a small share that is uniform from `low` to `high`."""
-
-    mean: float
-    sd: float
-    low: float
-    high: float
-
-    def density(self, logs: Array) -> tuple[Array, float]:
-        """The values for the normal part and for the uniform part."""
-        scale = (1.0 - _APART) / (np.sqrt(2.0 * np.pi) * self.sd)
-        return scale * np.exp(-0.5 * ((logs - self.mean) / self.sd) ** 2), _APART / (self.high - self.low)
-
-    def given(self, logs: Array, rng: np.random.Generator) -> "_Law":
-        """Drawn given all of them: the mean flat, the variance inverse gamma a priori."""
-        normal, uniform = self.density(logs)
-        is_apart = rng.random(logs.shape) * (normal + uniform) < uniform
-        own = logs[~is_apart]
-        if not len(own):
-            return self
-        sd = np.sqrt((_SCALE + np.sum((own - own.mean()) ** 2) / 2.0) / rng.gamma(_SHAPE + (len(own) - 1) / 2.0))
-        return self._replace(mean=own.mean() + sd / np.sqrt(len(own)) * rng.standard_normal(), sd=sd)
-
-    def reach(self, logs: Array, rng: np.random.Generator) -> Array:
-        """How far from the mean the density exceeds a uniform share of that at `logs`."""
-        normal, uniform = self.density(logs)
-        level = (rng.random(logs.shape) * (normal + uniform) - uniform) / self.density(np.asarray(self.mean))[0]
-        return self.sd * np.sqrt(-2.0 * np.log(np.clip(level, 1e-300, 1.0))) + np.where(level > 0.0, 0.0, np.inf)
 
 
 class Curvature(NamedTuple):
@@ -203,7 +85,7 @@ def drawn(
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
     """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
-    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
+    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Basis.whitened_along`).
 
     Along the way from the prior mean a regression has another curvature than across it, which a prior that knows no directions
     would not allow."""
@@ -253,31 +135,82 @@ def dispersion(noisy: Array, std: float, curvature: Array) -> tuple[float, float
     return float(np.sum(noisy * curvature) / size), float(std / np.sqrt(size))
 
 
-def from_vector(vector: Array, dimension: int) -> Array:
-    """The symmetric matrices (..., d, d) whose isometric coordinates (upper triangles, off-diagonal entries times sqrt 2) the
-    vectors (..., n) are.
-
-    >>> from_vector(np.array([1.0, np.sqrt(2.0), 3.0]), 2).tolist()
-    [[1.0, 1.0], [1.0, 3.0]]
-    """
-    matrix = np.zeros((*vector.shape[:-1], dimension, dimension))
-    upper = np.triu_indices(dimension)
-    matrix[..., upper[0], upper[1]] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-    return matrix + np.triu(matrix, 1).swapaxes(-1, -2)
+_ROUGH, _MOST_DECLINE, _DIFFERENT, _CLEAR = 0.1, 3.0, 3.0, 3.0
 
 
-def symmetric_root(matrix: Array) -> Array:
-    """The symmetric R with R R the positive part of a symmetric matrix; of a batch (..., d, d), too."""
-    values, vectors = eigh(matrix)
-    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2)
+class ReleasedCurvature(NamedTuple):
+    """A released curvature.
+
+    - **curvature**, **curvature_std** - its blocks (k, b, b), and the sd of the noise in these and in `products`.
+    - **products** - (d, COLUMNS): its products with the sketch.
+    - **scores**, **scores_std** - the variance of scores, (k, b, b), and the sd of the noise in it.
+    - **most_scores** - the variance of scores is at most this multiple of the curvature; infinite for a sandwich."""
+
+    curvature: Array
+    curvature_std: float
+    products: Array
+    scores: Array
+    scores_std: float
+    most_scores: float = 1.0
+
+    @classmethod
+    def of(cls, values: Tree, sigma: float, at: At, basis: Basis, most_scores: float = 1.0) -> "ReleasedCurvature":
+        """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
+        blocks, width = basis.roots.shape[:2]
+        numbers = blocks * width * (width + 1) // 2
+        matrices = lambda vector: basis.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
+        share = scores_share(most_scores)
+        unit, unit_j = at.bound / np.sqrt(1.0 - share), at.norm**2 / np.sqrt(share)
+        products = values["A"][numbers:].reshape(len(basis.scales), -1) * unit
+        curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
+        return cls(curvature, sigma * unit, products, scores, sigma * unit_j, most_scores)
+
+    @property
+    def largest_error(self) -> float:
+        """About the largest eigenvalue of the noise in a block."""
+        return self.curvature_std * float(np.sqrt(2.0 * self.curvature.shape[-1]))
+
+    def hidden(self, covariance: Array) -> float:
+        """How much better than the prior, of this `covariance` (k, b, b), the data may know a direction that noise hides: the
+        bound on the curvature's error over the prior precision along an eigenvector. 0 where nothing is hidden, or no direction
+        stands clear of the noise (then the budget, and not the scale of columns, is the cause), or there are blocks."""
+        if len(covariance) > 1:
+            return 0.0
+        values, vectors = eigh(self.curvature[0])
+        if values[-1] < _CLEAR * self.largest_error:
+            return 0.0
+        least = np.sum(vectors * (np.linalg.pinv(covariance[0], hermitian=True) @ vectors), axis=0)
+        return float(np.max(np.where(values < self.largest_error, self.largest_error / least, 0.0)))
+
+    def combined(self, other: "ReleasedCurvature") -> "ReleasedCurvature":
+        """The precision-weighted mean of two; the `other` alone where these differ by more than their noise explains."""
+        # An eigenvalue of the difference exceeds the largest of its noise in one of 1,000 runs or so.
+        noise, width = np.hypot(self.curvature_std, other.curvature_std), self.curvature.shape[-1]
+        largest = np.abs(np.linalg.eigvalsh(other.curvature - self.curvature)).max()
+        if largest > noise * (np.sqrt(2.0 * width) + _DIFFERENT):
+            return other
+
+        def mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
+            w, v = std_a**-2, std_b**-2
+            return (w * a + v * b) / (w + v), float((w + v) ** -0.5)
+
+        curvature = mean(self.curvature, self.curvature_std, other.curvature, other.curvature_std)
+        products, _ = mean(self.products, self.curvature_std, other.products, other.curvature_std)
+        scores = mean(self.scores, self.scores_std, other.scores, other.scores_std)
+        return ReleasedCurvature(*curvature, products, *scores, self.most_scores)
+
+    def posterior(self, basis: Basis, covariance: Array, count: int, moved: Array) -> Curvature:
+        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
+        released = self.curvature, self.curvature_std, self.scores, self.scores_std
+        is_far = len(moved) == 1 and bool(np.any(moved))
+        along = moved[0] / np.linalg.norm(moved) if is_far else None
+        return drawn(*released, basis.layout.real, covariance, count, self.most_scores, along)
 
 
-def positive_part(matrix: Array) -> Array:
-    """The nearest positive semidefinite matrix; of a batch (..., d, d), too."""
-    values, vectors = eigh((matrix + matrix.swapaxes(-1, -2)) / 2)
-    return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
-
-
-def times(matrix: Tree, vector: Tree) -> Tree:
-    """Matrices (..., d, d) times vectors (..., d)."""
-    return (matrix @ vector[..., None])[..., 0]
+def decline(sizes: Array, std: float) -> float:
+    """The power a by which the curvature declines with the distance r from the prior mean, as r^-a, from its size half way and
+    here, `sizes` (2,) with noise of this sd, where that shows it; shrunk towards 0 as by one more number of sd 1."""
+    if np.min(sizes) < 2.0 * std:
+        return 0.0
+    way, variance = np.log(2.0), np.sum((std / sizes) ** 2) + _ROUGH**2
+    return float(np.clip(way * np.log(sizes[0] / sizes[1]) / (way**2 + variance), -_MOST_DECLINE, _MOST_DECLINE))

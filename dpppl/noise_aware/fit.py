@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.noise_aware.curvature import Array, times
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.basis import Basis
+from dpppl.noise_aware.matrices import Array, times
 from dpppl.noise_aware.plan import NUM_AXES
 from dpppl.types import Numbers, Tree
 
@@ -28,9 +28,27 @@ IMPOSSIBLE = 12.0
 normal law, five sds away."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
-_UNFLAGGED = 10  # of `numbers`, those that are neither flags nor of a direction
+OUTSIDE, MISSING = 1, 2
+"""Places among `numbers` of a response outside the model's support, and of one with no finite score otherwise."""
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
+
+
+class Order(NamedTuple):
+    """The order of `numbers`: a response next to impossible, OUTSIDE, MISSING; two moments of ranks by surprise; variances of
+    these, of ranks by value and of their third moment; flags; ranks by value along each direction; their third moment.
+
+    - **num_flags**, **num_directions** - how many of these there are."""
+
+    num_flags: int
+    num_directions: int
+
+    @property
+    def size(self) -> int:
+        return 10 + self.num_flags + self.num_directions
+
+    def parts(self, values: Array) -> list[Array]:
+        return np.split(values, np.cumsum([3, 2, 4, *self]))
 
 
 def beside_fit(num_flags: int) -> float:
@@ -73,7 +91,7 @@ def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
     is_outside: jax.Array, share: Numbers | float = 1.0,
 ) -> jax.Array:  # fmt: skip
-    """The numbers that a row releases, (10 + number of flags + k,), of norm at most 1. `Fit.from_sums` reads their sums.
+    """The numbers that a row releases, in their `Order`, of norm at most 1. `Fit.from_sums` reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
@@ -113,16 +131,16 @@ class Directions(NamedTuple):
     coordinates: tuple[int, ...]
 
     @classmethod
-    def of(cls, frame: Frame, centre: Array, curvature: Array, num_rows: int) -> "Directions":
+    def of(cls, basis: Basis, centre: Array, curvature: Array, num_rows: int) -> "Directions":
         """To the `centre` (k, b), and along the NUM_AXES coordinates in which it lies farthest from u = 0, in prior sds; all
         divided by their lengths by the `curvature` (k, b, b) of one row."""
-        away = np.abs(frame.latents(centre)) / frame.scales
+        away = np.abs(basis.latents(centre)) / basis.scales
         farthest = np.sort(np.argsort(-away, kind="stable")[:NUM_AXES])
         axes = np.zeros((len(farthest), len(away)))
         axes[np.arange(len(farthest)), farthest] = 1.0
-        every = np.concatenate([centre[None], frame.coordinates(axes)])
+        every = np.concatenate([centre[None], basis.coordinates(axes)])
         squares = np.maximum(np.sum(every * times(curvature, every), axis=(1, 2)) / num_rows, 1e-30)
-        return cls((frame.layout.scattered(every) / np.sqrt(squares)[:, None]).T, tuple(map(int, farthest)))
+        return cls((basis.layout.scattered(every) / np.sqrt(squares)[:, None]).T, tuple(map(int, farthest)))
 
 
 class Scalars(NamedTuple):
@@ -139,7 +157,7 @@ class Scalars(NamedTuple):
     @property
     def num_flags(self) -> int:
         """How many flags `numbers` was given."""
-        return len(self.values) - _UNFLAGGED - 1 - len(self.coordinates)
+        return len(self.values) - Order(0, 1 + len(self.coordinates)).size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +200,13 @@ class Fit:
     ) -> "Fit":  # fmt: skip
         """`noise_std`: of the sums; `excess`, `sampled`: see `Stage`, moments scatter more where the point is not the truth;
         `along`: names of the coordinates along which rows were compared."""
-        end, unit = 9 + num_flags, beside_fit(num_flags)
+        unit, length = beside_fit(num_flags), LINK / np.sqrt(len(along))
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
-        (unlikely, outside, missing), moments = values[:3], values[3:5] / FIT
-        length = LINK / np.sqrt(len(values) - end - 1)
-        beside, links, skew = values[5:end] / unit, values[end:-1] / length, values[-1] / SKEW
+        shares, moments, variances, flags, links, skews = Order(num_flags, len(along)).parts(values)
+        (unlikely, outside, missing), moments, links, skew = shares, moments / FIT, links / length, skews[0] / SKEW
         stds = std / np.array([FIT, FIT, length, SKEW])
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
-        variances = np.minimum(_VARIANCES, np.maximum(beside[:4], 0.0) + 2.0 * std / unit)
+        variances = np.minimum(_VARIANCES, np.maximum(variances / unit, 0.0) + 2.0 * std / unit)
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
         farthest = int(np.argmax(np.abs(links)))
         departures = np.array([*moments, links[farthest], skew])
@@ -198,11 +215,9 @@ class Fit:
         unseen = np.sqrt(num_rows * np.max(stds[:2] ** 2 / np.maximum(variances[:2], 1e-12)))
         by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
         chi_squared = (departures / stds) ** 2
-        flags = np.clip(beside[4:], 0.0, 1.0)
+        flags = np.clip(flags / unit, 0.0, 1.0)
         return cls(
-            outside=float(outside),
-            missing=float(missing),
-            share_std=std,
+            outside=float(outside), missing=float(missing), share_std=std,
             impossible=(float(unlikely), float(np.sqrt(std**2 + max(unlikely, 0.0) / num_rows))),
             clipped=(float(flags[0]), float(flags[1]), std / unit),
             gaps=(float(flags[2]), std / unit) if num_flags > 2 else None,
@@ -212,7 +227,7 @@ class Fit:
             skew=(float(skew), float(chi_squared[3])),
             harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
             unseen=(SURE * sampled) ** 0.5 * float(unseen),
-        )
+        )  # fmt: skip
 
 
 def certain(chance: float) -> float:

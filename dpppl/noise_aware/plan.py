@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.basis import Basis
 from dpppl.types import Numbers, Tree
 
 STEPS, NUM_AXES = 40, 8
@@ -18,7 +18,7 @@ class At(NamedTuple):
     """Where accesses are made. Each kind reads its own of the fields that may be None.
 
     - **point**, **norm**, **bound** - (d,); bounds of a row's score and of its curvature.
-    - **frame** - the coordinates u.
+    - **basis** - the coordinates u.
     - **score_bound** - the score of a row whose curvature is longer is weighed down.
     - **halfway** - of "sizes": another point, (d,).
     - **sides**, **along** - of "sides": points (2 n, d), and directions (d, n).
@@ -29,7 +29,7 @@ class At(NamedTuple):
     point: Numbers
     norm: float
     bound: float
-    frame: Frame
+    basis: Basis
     score_bound: float = float("inf")
     halfway: Numbers | None = None
     sides: Numbers | None = None
@@ -43,7 +43,7 @@ class At(NamedTuple):
 class Walk(NamedTuple):
     """The needs of a walk of `STEPS` gradients.
 
-    - **mean**, **inverse** - the prior mean, (d,), and of the frame's roots, (k, b, b).
+    - **mean**, **inverse** - the prior mean, (d,), and of the basis's roots, (k, b, b).
     - **gains**, **offsets** - for each step, see `gains_of`.
     - **curvature** - that of the likelihood, (k, b, b).
     - **reach** - how far it may go from its start, in prior sds."""
@@ -56,12 +56,12 @@ class Walk(NamedTuple):
     reach: float
 
     @classmethod
-    def like(cls, frame: Frame) -> "Walk":
+    def like(cls, basis: Basis) -> "Walk":
         """One of the same shapes, of zeros."""
-        blocks, width, _ = frame.roots.shape
+        blocks, width, _ = basis.roots.shape
         matrices = np.zeros((blocks, width, width))
         gains, offsets = np.zeros((STEPS, *matrices.shape)), np.zeros((STEPS, blocks, width))
-        return cls(np.zeros(len(frame.scales)), matrices, gains, offsets, matrices, 1.0)
+        return cls(np.zeros(len(basis.scales)), matrices, gains, offsets, matrices, 1.0)
 
 
 class State(NamedTuple):

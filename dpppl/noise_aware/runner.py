@@ -10,11 +10,10 @@ from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
-from dpppl.noise_aware.duration import Duration
 from dpppl.noise_aware.recipe import Outcome
-from dpppl.noise_aware.releases import Released, Releases, prepared, shown
+from dpppl.noise_aware.releases import Accesses, Released, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.statistics import statistics_of
+from dpppl.noise_aware.shared_law import statistics_of
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
@@ -23,6 +22,7 @@ from dpppl.report.to_arviz import halves, to_inference_data
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
+from dpppl.runs.duration import Duration
 from dpppl.runs.private_runner import after_run
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
@@ -119,7 +119,8 @@ class NoiseAware(NoiseAwareSettings):
             if run.checkpoint is not None:
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
                 run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
-            duration = Duration.of(bound.split, len(charge.noise_multipliers) * bound.split.num_rows, bound)
+            num_gradients = len(charge.noise_multipliers) * bound.split.num_rows
+            duration = Duration.of(bound.split, num_gradients, bound.responses, bound.coordinates.moves)
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
                 duration=duration.line(is_normal),
@@ -130,10 +131,9 @@ class NoiseAware(NoiseAwareSettings):
                 with bar.external_write_mode():
                     opened = stack.enter_context(session(run, request, self.budget))
                 charging = partial(opened.charge, 0), charge.noise_multipliers, run.checkpoint
-                made = Releases(programs, access_key, rows, public, *charging)
+                made = Accesses(programs, access_key, rows, public, *charging)
                 self._releases = Released(prior, is_normal, scale, [])
-                ask = shown(self._releases.recorded(made.asker()), bar)
-                found = conclusion.staged(self, bound, self._releases, ask)
+                found = conclusion.staged(self, bound, self._releases, made.asker(self._releases.values, bar))
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
         opened.processes.enter("end", run.forget)

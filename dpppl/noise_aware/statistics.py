@@ -1,6 +1,6 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
-All are computed in coordinates u (see `frame`), from the scores s (1 + m, d) of the responses
+All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
 curvature A = sym(E[psi s']) is longer than a bound is weighed down, by min(1, bound / |A|): curvatures by w, whose bound is
 `bound`, scores by v, whose bound is `score_bound`, as large or larger. Both depend on no response where these are listed, and on
@@ -21,65 +21,17 @@ from jax import lax
 from dpppl.access.centring import averaged, binary_factor, centre, clipped, odds_of, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
-from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
+from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.fit import numbers
-from dpppl.noise_aware.frame import Frame, isometric
 from dpppl.noise_aware.plan import At
-from dpppl.row_program.hoist import gradient, value_and_gradient
+from dpppl.noise_aware.weights import Weights
+from dpppl.row_program.hoist import value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
-from dpppl.types import Function, Numbers, Scalar, Tree
-from dpppl.validation import a, positive
+from dpppl.types import Numbers, Scalar, Tree
 
 NUM_DRAWS = 32
-_PRECISION, _MOST_ITERATIONS = 3e-5, 50
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The column that holds one weight a row, and its public cap.
-
-    - **name** - the name under which `run` gets the column.
-    - **cap** - the largest weight; larger ones count as the cap."""
-
-    name: str
-    cap: float
-
-    @classmethod
-    def of(cls, weights: object, max_weight: object) -> "Weights | None":
-        """From the arguments of a method. Raises ConfigurationError if they do not fit together."""
-        if weights is None and max_weight is None:
-            return None
-        if not isinstance(weights, str):
-            raise ConfigurationError(
-                "weights is the name under which run gets the column, got "
-                f'{"none" if weights is None else a(type(weights).__name__)}: give weights="weight", max_weight=..., and then '
-                "run(rng_key, ..., weight=column)."
-            )
-        if max_weight is None:
-            raise ConfigurationError(
-                f"weights={weights!r} needs max_weight, the largest weight that counts in full: a public number, chosen without "
-                "looking at the data."
-            )
-        return cls(weights, positive(max_weight, name="max_weight"))
-
-    def model(self, model: Function, keywords: Tree) -> Function:
-        """The model with the column as a further argument, which it ignores.
-
-        Raises ConfigurationError where a call's `keywords` lack the column."""
-        if self.name not in keywords:
-            raise ConfigurationError(f"the rows have weights: give {self.name}=..., one weight for each row.")
-
-        def weighted(*args: Tree, **kwargs: Tree) -> Tree:
-            return model(*args, **{name: value for name, value in kwargs.items() if name != self.name})
-
-        return weighted
-
-    def of_row(self, row: Tree) -> jax.Array:
-        """The row's weight in units of the cap, in [0, 1]; NaN, so that the row is left out, for a negative or infinite one."""
-        weight = jnp.asarray(row[self.name], float) / self.cap
-        return jnp.where(jnp.isfinite(weight) & (weight >= 0.0), jnp.minimum(weight, 1.0), jnp.nan)
 
 
 class Members(NamedTuple):
@@ -105,7 +57,7 @@ class Influence(NamedTuple):
     - **score**, **psi** - of the real response, (d,) (of `Joint` None); and the same centred and clipped.
     - **length** - the Frobenius norm of the row's curvature.
     - **is_clipped** - whether the centred score was longer than the norm.
-    - **matrix** - computes the curvature, as its `frame` has it.
+    - **matrix** - computes the curvature, as its `basis` has it.
     - **squares**, **along** - of directions (d, n): the model's variance of scores, and the row's curvature, along each."""
 
     score: Tree
@@ -128,14 +80,14 @@ class RowStatistics:
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
-    - **frame** - one of the same shapes as those that accesses have.
+    - **basis** - one of the same shapes as those that accesses have.
     - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight, in
       [0, 1], after clipping: scores of the whole population still have mean zero.
     - **most_scores** - see `run_recipe`."""
 
     responses: Responses
     latents: Callable[[Tree], Tree]
-    frame: Frame
+    basis: Basis
     weights: Weights | None = None
     most_scores: float = 1.0
 
@@ -156,7 +108,7 @@ class RowStatistics:
     def _own(self, at: At, row: Tree, public: Tree) -> tuple[jax.Array, jax.Array]:
         """The log probability of the row's own response, and its score in u, (d,)."""
         log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
-        return log_prob, at.frame.pulled(score)
+        return log_prob, at.basis.pulled(score)
 
     def _mean(self, of: Callable[..., Tree], at: At, row: Tree, rest: Tree, *beside: jax.Array) -> Tree:
         """`of` the row's influence, and of numbers `beside` its members. Where the row has missing values, what it would be with
@@ -182,7 +134,7 @@ class RowStatistics:
         odds, square = odds_of(log_prob), jnp.sum(score**2)
         factor = binary_factor(odds, jnp.sqrt(square), at.norm)
         squares = lambda directions: odds * (score @ directions) ** 2  # noqa: E731
-        length, matrix = factor * odds * at.frame.length(score, square), lambda: factor * odds * at.frame.square(score)
+        length, matrix = factor * odds * at.basis.length(score, square), lambda: factor * odds * at.basis.square(score)
         along = lambda directions: factor * odds * (score @ directions) ** 2  # noqa: E731
         return Influence(score, factor * score, length, factor < 1.0, matrix, squares, along)
 
@@ -199,27 +151,27 @@ class RowStatistics:
         if own is None:
             log_prob, score = each(point, row, public)
             log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(others)
-            scores = at.frame.pulled(jnp.concatenate([score[None], scores]))
+            scores = at.basis.pulled(jnp.concatenate([score[None], scores]))
             return Members(jnp.append(log_prob, log_probs), scores, weights, None, others, chances)
         values = jax.tree.map(lambda *x: jnp.concatenate(x), {site: own[site] for site in others}, others)
         found = scores_by_parameters(self.log_likelihood, point, row, public, values)
         if found is None:
             log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(values)
-            scores, jacobian = at.frame.pulled(scores), None
+            scores, jacobian = at.basis.pulled(scores), None
         else:
-            log_probs, scores, jacobian = *found[:2], at.frame.blocks(found[2])
+            log_probs, scores, jacobian = *found[:2], at.basis.blocks(found[2])
         silent = jnp.where(self.responses.is_outside(latents, row, public), jnp.nan, 0.0)
         log_probs, scores = (x.at[: len(chances)].add(silent) for x in (log_probs, scores))
         return Members(log_probs, scores, weights, jacobian, others, chances)
 
     def through(self, at: At, jacobian: jax.Array | None, vectors: jax.Array) -> jax.Array:
         """Vectors like the scores of `Members` as those of u."""
-        return vectors if jacobian is None else at.frame.layout.scattered(jnp.tensordot(vectors, jacobian, 1))
+        return vectors if jacobian is None else at.basis.layout.scattered(jnp.tensordot(vectors, jacobian, 1))
 
     def drawn_influence(self, at: At, scores: jax.Array, weights: jax.Array, jacobian: jax.Array | None) -> Influence:
         """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
         their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
-        norm, frame, through = at.norm, at.frame, partial(self.through, at, jacobian)
+        norm, basis, through = at.norm, at.basis, partial(self.through, at, jacobian)
         grams = None if jacobian is None else jnp.einsum("kib,lib->ikl", jacobian, jacobian)
         gram = None if grams is None else jnp.sum(grams, axis=0)
         centred = scores - centre(scores, weights, norm, gram)
@@ -232,12 +184,12 @@ class RowStatistics:
             # These real responses may vary by more than the model's, which say how scores move with latents.
             of_curvature = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
         if jacobian is None or grams is None:
-            matrix = lambda: frame.curvature(of_curvature, psi, scores)  # noqa: E731
+            matrix = lambda: basis.curvature(of_curvature, psi, scores)  # noqa: E731
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
         else:
             product, ones = (of_curvature[:, None] * psi).T @ scores, jnp.ones(len(jacobian), jacobian.dtype)
-            matrix = lambda: frame.curvature(ones, through(jnp.eye(len(ones))), through(product))  # noqa: E731
-            length = frame.length_of_product(product, jacobian, grams)
+            matrix = lambda: basis.curvature(ones, through(jnp.eye(len(ones))), through(product))  # noqa: E731
+            length = basis.length_of_product(product, jacobian, grams)
         return Influence(
             through(scores[0]), through(psi[0]), length, squared_length(centred[0], gram) > norm**2, matrix,
             # Without the real response: signs of ranks must not depend on it.
@@ -268,7 +220,7 @@ class RowStatistics:
         psi and the score given what is observed: the information that is missing (Louis 1982)."""
         if not self.responses.missing:
             return self.curvature_of(at, row, self._influence(at, row, rest))
-        product = lambda psi, score: at.frame.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
+        product = lambda psi, score: at.basis.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
 
         def of(found: Influence) -> Tree:
             w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
@@ -287,7 +239,7 @@ class RowStatistics:
 
     def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
         share = scores_share(self.most_scores)
-        outer = at.frame.outer(psi / at.norm)
+        outer = at.basis.outer(psi / at.norm)
         return {"A": np.sqrt(1.0 - share) * (matrix / at.bound), "J": np.sqrt(share) * outer}
 
     def sizes(self, at: At, row: Tree, rest: Tree) -> jax.Array:
@@ -367,130 +319,3 @@ class RowStatistics:
         else:
             log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
         return log_probs, responses.totals(latents, row, public, values), weights
-
-
-class _Table(NamedTuple):
-    """The scores (m, d) of all responses, or of many draws, their weights, of sum 1, their centre, the scores around it, clipped,
-    and the numbers of the curvature and their length. No row enters it."""
-
-    scores: jax.Array
-    weights: jax.Array
-    psi: jax.Array
-    centre: jax.Array
-    matrix: jax.Array
-    length: jax.Array
-
-    def squares(self, directions: Numbers) -> jax.Array:
-        return self.weights @ (self.scores @ directions) ** 2
-
-    def along(self, directions: Numbers) -> jax.Array:
-        return self.weights @ ((self.psi @ directions) * (self.scores @ directions))
-
-
-def centre_of_many(scores: jax.Array, weights: jax.Array, norm: Scalar) -> jax.Array:
-    """The centre a (d,) with `sum_k weights_k clip(scores_k - a) = 0`, for many finite scores (m, d) and weights (m,): repeated
-    weighted means, until one moves by less than 3e-5 of the norm."""
-
-    def mean(shares: jax.Array) -> jax.Array:
-        return shares @ scores / jnp.maximum(jnp.sum(shares), 1e-30)
-
-    def better(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        count, centre, _ = state
-        new = mean(weights * clipped_around(scores, centre, norm)[1])
-        return count + 1, new, jnp.sqrt(jnp.sum((new - centre) ** 2))
-
-    goes_on = lambda state: (state[0] < _MOST_ITERATIONS) & (state[2] > _PRECISION * norm)  # noqa: E731
-    start = mean(weights)
-    return lax.while_loop(goes_on, better, (jnp.zeros((), jnp.int32), start, jnp.full((), jnp.inf, start.dtype)))[1]
-
-
-def clipped_around(scores: jax.Array, centre: jax.Array, norm: Scalar) -> tuple[jax.Array, jax.Array]:
-    """Scores (..., d) less the centre, shortened to at most `norm`, and the factors (...,) that shortened them."""
-    centred = scores - centre
-    factors = jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt(jnp.sum(centred**2, axis=-1)), 1e-30))
-    return centred * factors[..., None], factors
-
-
-class SharedStatistics(RowStatistics):
-    """The statistics of a row whose law is that of all rows (see `Responses.shared`): a table of scores, their centre and their
-    curvature, computed once for all rows. No row enters it, so that the sensitivity is that of clipping. A row adds its own score
-    alone, looked up in the table where all responses are listed."""
-
-    def table(self, at: At, public: Tree, key: jax.Array) -> _Table:
-        """The table that all rows share; scores that are not finite are left out."""
-        values, weights, row = self.responses.shared(self.latents(at.point), public, key)
-        score = gradient(self.log_likelihood)
-        scores = at.frame.pulled(jax.vmap(lambda response: score(at.point, row, public, response))(values))
-        finite = jnp.all(jnp.isfinite(scores), axis=1)
-        scores, weights = jnp.where(finite[:, None], scores, 0.0), jnp.where(finite, weights, 0.0)
-        weights = weights / jnp.maximum(jnp.sum(weights), 1e-30)
-        centre = centre_of_many(scores, weights, at.norm)
-        psi = clipped_around(scores, centre, at.norm)[0]
-        matrix = at.frame.curvature(weights, psi, scores)
-        return _Table(scores, weights, psi, centre, matrix, jnp.sqrt(jnp.sum(matrix**2)))
-
-    def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
-        public, table = public_and_key[0], self.table(at, *public_and_key)
-        if self.responses.supports is None:
-            score = self._own(at, row, public)[1]
-        else:
-            place, is_listed = self.responses.place(self.latents(at.point), unnumbered(row), public)
-            score = jnp.where(is_listed, table.scores[place], jnp.nan)
-        psi, factor = clipped_around(score, table.centre, at.norm)
-        length = jnp.where(jnp.all(jnp.isfinite(psi)), table.length, jnp.nan)  # a row without a score says nothing
-        return Influence(score, psi, length, factor < 1.0, lambda: table.matrix, table.squares, table.along)
-
-    def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """The length of w A / bound, and all products of v psi / norm. All A have one direction, which no row enters; and a
-        symmetric matrix is as long as its isometric coordinates."""
-        found, share = self._influence(at, row, rest), scores_share(self.most_scores)
-        w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
-        inside = at.frame.layout.gathered(found.psi * (v / at.norm))
-        outer = np.float32(np.sqrt(share)) * inside[:, :, None] * inside[:, None, :]
-        return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.bound, "J": outer}
-
-    def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
-        """From noisy sums of what `curvature` gives to those of its isometric coordinates. Their noise is alike in all
-        directions; in those that no row's curvature has it is drawn here."""
-        table = self.table(at, public, key)
-        along = table.matrix / jnp.maximum(table.length, 1e-30)
-        drawn = noise * jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, 1), 1), along.shape)
-        outer = (total["J"] + jnp.swapaxes(total["J"], 1, 2)) / 2
-        return {"A": drawn + (total["A"] - drawn @ along) * along, "J": isometric(outer).ravel()}
-
-    def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """See `RowStatistics.sides`. No row enters the curvatures, so that they are computed once."""
-
-        def curvatures(point: Numbers, directions: Numbers) -> jax.Array:
-            table = self.table(at._replace(point=point), *rest)
-            return jnp.minimum(1.0, at.bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
-
-        speaks = jnp.isfinite(self._influence(at, row, rest).length)
-        return self.sides_of(self._beside(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
-
-    def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """See `RowStatistics.scalars`; where all responses are listed, looked up in a table (m, n) of a row with each."""
-        if self.responses.supports is None or self.weights is not None:
-            return super().scalars(at, row, rest)
-        assert at.directions is not None
-        responses, latents, public, table = self.responses, self.latents(at.point), rest[0], self.table(at, *rest)
-        values, shares, one = responses.shared(latents, *rest)
-        log_probs = jax.vmap(lambda response: self.log_likelihood(at.point, one, public, response))(values)
-        totals, squares = responses.totals(latents, one, public, values)[1:], table.squares(at.directions)
-        weights, speaks, is_none = jnp.append(jnp.zeros(1), shares), jnp.ones((), bool), jnp.zeros((), bool)
-
-        def of(number: jax.Array) -> jax.Array:
-            is_clipped = clipped_around(table.scores[number], table.centre, at.norm)[1] < 1.0
-            flags = jnp.stack([is_clipped, table.length > at.bound])
-            first = lambda x: jnp.concatenate([x[number][None], x])  # noqa: E731
-            return numbers(first(log_probs), first(totals), weights, squares, flags, speaks, is_none)
-
-        every, own = lax.map(of, jnp.arange(len(shares))), (latents, unnumbered(row), public)
-        (place, is_listed), is_outside = responses.place(*own), responses.is_outside(*own)
-        silent = jnp.zeros(every.shape[1]).at[1].set(is_outside).at[2].set(~is_outside)
-        return jnp.where(is_listed, every[place], silent)
-
-
-def statistics_of(responses: Responses, *arguments: Tree) -> RowStatistics:
-    """The statistics of a row of these responses; `arguments` are the others of `RowStatistics`."""
-    return (SharedStatistics if responses.is_shared else RowStatistics)(responses, *arguments)

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import Array, Curvature, eigh, positive_part, times
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.basis import Basis
+from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
 from dpppl.noise_aware.plan import STEPS
 
 _FEW, _PASSES = 20, 8
@@ -16,7 +17,7 @@ class Surrogate(NamedTuple):
     """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its scores. Vectors are (k, b), matrices (k,
     b, b); narrow models have one block.
 
-    - **frame** - from u to latents.
+    - **basis** - from u to latents.
     - **centre**, **gradient**, **noise_variance** - where the gradients were taken, the mean noisy score, its privacy noise.
     - **curvature** - draws of h.
     - **beside**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
@@ -24,7 +25,7 @@ class Surrogate(NamedTuple):
       the same.
     - **decline** - the curvature declines with the distance r from u = 0 as r^-decline."""
 
-    frame: Frame
+    basis: Basis
     centre: Array
     gradient: Array
     noise_variance: float
@@ -92,7 +93,7 @@ class Surrogate(NamedTuple):
 
     def point(self, mean: Array) -> Array:
         """The latents at the centre, `mean` being those at u = 0."""
-        return mean + self.frame.latents(self.centre)
+        return mean + self.basis.latents(self.centre)
 
 
 def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
@@ -102,19 +103,6 @@ def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> f
     total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
     pull = np.linalg.solve(total, h @ root_of(spread))
     return float(np.clip(np.linalg.eigvalsh(pull.swapaxes(1, 2) @ scores @ pull).max(), 0.0, 1.0))
-
-
-def root_of(covariance: Array) -> Array:
-    """R with R R' = covariance."""
-    values, vectors = eigh((covariance + covariance.swapaxes(-1, -2)) / 2)
-    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-
-
-def posterior_covariance(information: Array, root: Array) -> Array:
-    """(information + (root root')^-1)^-1, of positive semidefinite information however large."""
-    values, vectors = eigh(root.swapaxes(-1, -2) @ information @ root)
-    half = (root @ vectors) / np.sqrt(1.0 + np.maximum(values, 0.0))[..., None, :]
-    return half @ half.swapaxes(-1, -2)
 
 
 def moments(means: Array, covariances: Array) -> tuple[Array, Array]:

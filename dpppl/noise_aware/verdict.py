@@ -12,11 +12,11 @@ from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.curvature import eigh
 from dpppl.noise_aware.fit import SURE, Fit, Scalars, certain
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import FACTOR, Stage
-from dpppl.noise_aware.surrogate import root_of
+from dpppl.noise_aware.matrices import eigh, root_of
+from dpppl.noise_aware.mixture import Mixture
+from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.sides import FACTOR
 from dpppl.report.render import table
 
 MOST_DISPERSED = 1.1
@@ -126,7 +126,7 @@ class Verdict(Fit, verdict.Verdict):
       with its sd below and above the mean, in units of the stated one.
     - **beside** - the noise of the curvature on either side, over that curvature: the median over latents.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
-    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `Release.hidden`.
+    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `ReleasedCurvature.hidden`.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
     - **curvature** - which part of it was released.

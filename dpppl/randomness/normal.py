@@ -31,8 +31,7 @@ def standard_normal(key: jax.Array, size: int) -> jax.Array:
     U = 2^-65, sqrt(-2 log U) = 9.49 standard deviations, and the mass beyond it is U: 2.8e-20 a pair. Rounding moves the
     squared radius by less than 2.3e-16, and all else by less than a part in 1e15. (`jax.random.normal` in float32 stops
     at 5.42, a missing mass of 6e-8 a draw, which is a privacy failure of the same size.)
-    Only element-wise arithmetic may touch the result outside `jax.enable_x64(True)`.
-    """
+    Only element-wise arithmetic may touch the result outside `jax.enable_x64(True)`."""
     count = -(-size // 8)
 
     def by_xla(key: jax.Array) -> jax.Array:

@@ -72,13 +72,11 @@ class MechanismFacts:
         """Facts of a mechanism, with a declared or visible number of rows."""
         subsampling = mechanism.subsampling
         return cls(
-            clipping=mechanism.clipping.describe(),
-            clipping_norm=mechanism.clipping.clipping_norm,
-            subsampling=subsampling.describe(),
-            sampling_rate=subsampling.rate,
+            clipping=mechanism.clipping.describe(), clipping_norm=mechanism.clipping.clipping_norm,
+            subsampling=subsampling.describe(), sampling_rate=subsampling.rate,
             neighboring_relation=mechanism.neighboring_relation,
             batch_cap=None if num_rows is None else subsampling.batch_cap(num_rows),
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

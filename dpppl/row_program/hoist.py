@@ -94,12 +94,9 @@ def value_and_gradient(log_likelihood: Function) -> Function:
 
 
 def _in_two(
-    program: Traced,
-    latents: Sequence[jax.Array],
-    others: Sequence[jax.Array],
-    shared: Sequence[Atom],
+    program: Traced, latents: Sequence[jax.Array], others: Sequence[jax.Array], shared: Sequence[Atom],
     used: Sequence[int],
-) -> tuple[Traced, list[jax.Array]]:
+) -> tuple[Traced, list[jax.Array]]:  # fmt: skip
     """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
     can be differentiated come first, and are made of the latents numbered `used`.
 

@@ -104,15 +104,9 @@ def is_system(equation: Equation) -> bool:
 
 
 def applied(
-    matrix: jax.Array,
-    x: jax.Array,
-    *,
-    left_side: bool,
-    lower: bool,
-    transpose_a: bool,
-    unit_diagonal: bool,
+    matrix: jax.Array, x: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool,
     **_: object,
-) -> Tree:
+) -> Tree:  # fmt: skip
     """op(matrix) x, or x op(matrix), of which `lax.linalg.triangular_solve` with these settings is the inverse."""
     half = jnp.tril(matrix) if lower else jnp.triu(matrix)
     if unit_diagonal:

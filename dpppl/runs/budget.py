@@ -105,14 +105,9 @@ class Budget:
     run. `one_at_a_time` is a lock for what an object does once, such as choosing its clipping norm."""
 
     def __init__(
-        self,
-        target_epsilon: float | None = None,
-        target_delta: float | None = None,
-        *,
-        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
-        reserve: float = 0.0,
-        unit: Unit = ROW,
-    ) -> None:
+        self, target_epsilon: float | None = None, target_delta: float | None = None, *,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None, reserve: float = 0.0, unit: Unit = ROW,
+    ) -> None:  # fmt: skip
         target_epsilon, target_delta, reserve = plain(target_epsilon), plain(target_delta), plain(reserve)
         check_target(target_epsilon, target_delta)
         if not (isinstance(reserve, int | float) and 0.0 <= reserve < 1.0):

@@ -127,21 +127,12 @@ class PrivateRunner(ABC):
 
     @checked_call
     def __init__(
-        self,
-        *,
-        privacy: Privacy | None = None,
-        target_epsilon: float | None = None,
-        target_delta: float | None = None,
-        noise_multiplier: float | None = None,
-        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
-        reserve: float = 0.0,
-        unit: str | None = None,
-        max_rows_per_unit: int | None = None,
-        num_data: int | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        print_cost: bool = True,
-        mesh: Mesh | None = None,
-    ) -> None:
+        self, *, privacy: Privacy | None = None, target_epsilon: float | None = None,
+        target_delta: float | None = None, noise_multiplier: float | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None, reserve: float = 0.0, unit: str | None = None,
+        max_rows_per_unit: int | None = None, num_data: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None, print_cost: bool = True, mesh: Mesh | None = None,
+    ) -> None:  # fmt: skip
         short = Privacy(
             epsilon=target_epsilon, delta=target_delta, noise_multiplier=noise_multiplier, ledger=ledger, reserve=reserve,
             unit=unit, max_rows_per_unit=max_rows_per_unit, num_data=num_data,

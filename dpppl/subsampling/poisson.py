@@ -61,8 +61,7 @@ class Poisson(Subsampling):
         """Bound on the total variation between a step's rows and exact Poisson sampling, for any number of rows.
 
         Exact means at `rate`, or less than 2^-64 below it, which costs no more. 2^-160 bounds the rounding of the
-        table of batch sizes.
-        """
+        table of batch sizes."""
         return 0.0 if self.rate == 1.0 else 3.0 * max(self.overflow_probability, 2.0**-160)
 
     @property
@@ -131,8 +130,7 @@ def draw_sparse(key: jax.Array, num_rows: int, rate: float, cap: int, tries: int
     """The batch size from its binomial distribution, then a uniformly random subset of that size.
 
     The first n distinct values of a sequence of independent uniform draws are a uniformly random subset of size n.
-    Draws are 32-bit words with rejection, so uniform without bias; a repeated or rejected one is masked out.
-    """
+    Draws are 32-bit words with rejection, so uniform without bias; a repeated or rejected one is masked out."""
     words = jax.random.bits(key, (tries + SAMPLING_BITS // 32,), jnp.uint32)
     smallest, table = _binomial_thresholds(rate, num_rows, cap)
     size = smallest + jnp.sum(_at_least(words[: SAMPLING_BITS // 32], table))
@@ -152,8 +150,7 @@ def _binomial_thresholds(rate: float, num_rows: int, cap: int) -> tuple[int, Tab
     """(smallest, table): P(Binomial(num_rows, rate) <= k) for smallest <= k < cap as 192-bit integers, (K, 6) uint32.
 
     Weights are 256-bit integers built from the mode by the exact ratio of neighbouring probabilities, so a threshold
-    is wrong by less than 2^-191 and the table by less than cap * 2^-191 in total variation.
-    """
+    is wrong by less than 2^-191 and the table by less than cap * 2^-191 in total variation."""
     success, total = rate.as_integer_ratio()
     failure = total - success
     mode = min(int(num_rows * rate), num_rows)

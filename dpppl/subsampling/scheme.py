@@ -19,8 +19,7 @@ class Selection(NamedTuple):
     """Rows of one step.
 
     - **index** - their numbers, (M,) int32; None: all rows in order.
-    - **mask** - (M,) bool, which of these count; None: all.
-    """
+    - **mask** - (M,) bool, which of these count; None: all."""
 
     index: jax.Array | None  # type: ignore[assignment]
     mask: jax.Array | None
@@ -30,8 +29,7 @@ class Subsampling(ABC):
     """How the rows of a step are chosen, and what the accountant must know of it.
 
     `rate`: the probability that a step uses a given row. `failure_probability`: bound for one step on the total variation
-    distance to the stated distribution. `neighboring_relation`: the relation that the accounts hold under.
-    """
+    distance to the stated distribution. `neighboring_relation`: the relation that the accounts hold under."""
 
     if TYPE_CHECKING:  # fields of some schemes, properties of others
 

@@ -17,8 +17,7 @@ from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import explained
-from dpppl.model.refusals import MISSING_CURE, STATEFUL, check_captured, check_effects
-from dpppl.model.responses import FLAT
+from dpppl.model.refusals import FLAT, MISSING_CURE, STATEFUL, check_captured, check_effects
 from dpppl.model.split import SplitModel
 from dpppl.model.units import MASK, responses_of, split_in_units
 from dpppl.randomness import keys

@@ -53,8 +53,7 @@ def update(svi: SVISettings, state: Tree, *args: object, **kwargs: object) -> tu
     - **args**, **kwargs** - the model's arguments, as for `init`.
 
     Raises KeyReuseError for a state that was updated before. Raises ConfigurationError inside jax.jit and other transformations
-    (use `run`), with a Partition, and where a target sets the budget. After an error nothing was accessed or charged.
-    """
+    (use `run`), with a Partition, and where a target sets the budget. After an error nothing was accessed or charged."""
     objective, noise = svi.objective(), fixed_noise(svi)
     check_state(state, "update(state): state")
     if isinstance(svi.mechanism.subsampling, Partition):

@@ -115,11 +115,9 @@ class Objective:
         dropout = isinstance(self.guide, AutoDropout)
         guide = (lambda *args, **kwargs: autoguide.AutoDelta.__call__(self.guide)) if dropout else self.guide
         prior = self.loss.loss(
-            key,
-            params,
-            recorded("model", data_free(self.split.model, self.split, public)),
+            key, params, recorded("model", data_free(self.split.model, self.split, public)),
             recorded("guide", data_free(guide, self.split, public)),
-        )
+        )  # fmt: skip
         z = unconstrained(self.guide, traces, phi, self.split)
         return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
 

@@ -37,24 +37,12 @@ class SVISettings(Fixed, PrivateRunner):
 
     @checked_call
     def __init__(
-        self,
-        model: Function,
-        guide: Function,
-        optim: Foreign = None,
-        loss: Foreign = None,
-        *,
-        clipping_norm: float | str | Mapping[str, float] = "auto",
-        subsampling: Subsampling | None = None,
-        gradient: str = "aligned",
-        num_particles: int = 1,
-        clipping: str | Adaptive | None = None,
-        data_plate: str | None = None,
-        gradient_strategy: str = "auto",
-        discretise: bool = False,
-        measure_clipping: bool = True,
-        frame: bool | None = None,
-        **common: Tree,
-    ) -> None:
+        self, model: Function, guide: Function, optim: Foreign = None, loss: Foreign = None, *,
+        clipping_norm: float | str | Mapping[str, float] = "auto", subsampling: Subsampling | None = None,
+        gradient: str = "aligned", num_particles: int = 1, clipping: str | Adaptive | None = None,
+        data_plate: str | None = None, gradient_strategy: str = "auto", discretise: bool = False,
+        measure_clipping: bool = True, frame: bool | None = None, **common: Tree,
+    ) -> None:  # fmt: skip
         super().__init__(**common)
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')

@@ -47,8 +47,7 @@ def svi_step(
     - **mechanism**, **noise_multiplier** - of its access.
     - **optim** - NumPyro's interface to the optimiser.
     - **gradient** - "aligned" or "per_parameter".
-    - **num_data** - declared number of rows, or None.
-    """
+    - **num_data** - declared number of rows, or None."""
     norms, shares = [state.clipping_norm], [None]
 
     def noted(noisy: Tree) -> Tree:

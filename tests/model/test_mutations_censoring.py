@@ -2,7 +2,7 @@
 
 from test_mutations import Mutation, planted
 
-CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.responses:"
+CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.censoring_checks:"
 ZERO = "test_censoring:test_clipped_scores_have_mean_zero_where_the_censoring_law_is_declared"
 REFUSED = "test_censoring:test_an_incomplete_law_is_refused_with_a_cure"
 INDICES, RANGE = "dpppl.model.indices:", "test_indices:test_what_enters_a_row_is_found_out_of_range"

@@ -8,7 +8,7 @@ import pytest
 
 import dpppl
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms
-from dpppl.noise_aware import recipe
+from dpppl.noise_aware import bounds, recipe
 from dpppl.noise_aware.curvature import Curvature
 
 
@@ -20,12 +20,12 @@ def norms_of(lengths, noise_std, seed=0):
 
 def expected(noise, dimension=4, prior=1e4):
     """Gradients of this noise in whitened coordinates, under a wide prior."""
-    return recipe.Expected(noise, np.eye(dimension)[None], prior * np.eye(dimension)[None])
+    return bounds.Expected(noise, np.eye(dimension)[None], prior * np.eye(dimension)[None])
 
 
 def chosen(lengths, noise, noise_std=5.0):
     found = norms_of(lengths, noise_std)
-    return recipe.chosen_norm(found, noise_std, expected(noise), float(len(lengths)), len(lengths))
+    return bounds.chosen_norm(found, noise_std, expected(noise), float(len(lengths)), len(lengths))
 
 
 def width(lengths, norm, noise, dimension=4):
@@ -41,9 +41,9 @@ def test_the_norm_is_as_large_as_a_tenth_of_the_width_allows(tail, noise):
     lengths = np.exp(tail * np.random.default_rng(1).standard_normal(20_000))
     norm = chosen(lengths, noise)
     least = min(width(lengths, c, noise) for c in 2.0 ** np.linspace(-6, 12, 400))
-    assert width(lengths, norm, noise) < recipe.DEAR * 1.1 * least
+    assert width(lengths, norm, noise) < bounds.DEAR * 1.1 * least
     left = np.sqrt(len(lengths) * 4) * np.mean(np.maximum(lengths - norm, 0.0)) / np.sqrt(np.mean(lengths**2))
-    assert left < 3.0 * recipe._NEGLIGIBLE or width(lengths, 1.5 * norm, noise) > recipe.DEAR / 1.1 * least
+    assert left < 3.0 * bounds._NEGLIGIBLE or width(lengths, 1.5 * norm, noise) > bounds.DEAR / 1.1 * least
 
 
 def test_norms_grow_as_noise_falls_until_next_to_nothing_is_clipped():
@@ -57,7 +57,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
     """With 900 rows and counts of noise 70, the norm stays near those of most rows, whatever tails the noise may hide."""
     lengths = np.exp(0.5 * np.random.default_rng(1).standard_normal(900))
     found = [
-        recipe.chosen_norm(norms_of(lengths, 70.0, seed), 70.0, expected(50.0), 900.0, 900) / np.median(lengths)
+        bounds.chosen_norm(norms_of(lengths, 70.0, seed), 70.0, expected(50.0), 900.0, 900) / np.median(lengths)
         for seed in range(40)
     ]
     assert np.median(found) < 3.0
@@ -65,7 +65,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
 
 def test_the_first_stages_clip_at_a_low_quantile():
     lengths = np.exp(0.6 * np.random.default_rng(1).standard_normal(20_000))
-    first = lambda noise: recipe.chosen_norm(  # noqa: E731
+    first = lambda noise: bounds.chosen_norm(  # noqa: E731
         norms_of(lengths, 5.0), 5.0, expected(noise)._replace(curvature=None), 2e4, 20_000
     )
     assert np.mean(lengths < first(1e-3)) == pytest.approx(0.5, abs=0.03)
@@ -120,7 +120,7 @@ def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypa
 
     away, verdict = distance()
     assert away < 0.5 and not verdict.refusals
-    real = recipe.chosen_norm
-    monkeypatch.setattr(recipe, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
+    real = bounds.chosen_norm
+    monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
     assert distance()[0] > 0.9
     jax.clear_caches()

@@ -11,8 +11,9 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.joint import KINDS, Joint
 from dpppl.noise_aware.plan import STEPS, At, State, Walk, narrow, num_directions
-from dpppl.noise_aware.releases import KINDS, Joint, Releases, prepared
+from dpppl.noise_aware.releases import Accesses, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 
 NUM_ROWS = 12
@@ -121,7 +122,7 @@ def released(statistics, joint, rows, public, at, noise_multipliers):
     dimension, rng = len(at.point), np.random.default_rng(1)
     few = num_directions(dimension) - 1
     points = 0.3 * rng.standard_normal((2 * few, dimension))
-    walk = Walk(*(0.05 * rng.standard_normal(np.shape(value)) for value in Walk.like(at.frame)))
+    walk = Walk(*(0.05 * rng.standard_normal(np.shape(value)) for value in Walk.like(at.basis)))
     more = {
         "sizes": {"halfway": np.zeros(dimension)},
         "sides": {"along": rng.standard_normal((dimension, few)), "sides": points},
@@ -135,7 +136,7 @@ def released(statistics, joint, rows, public, at, noise_multipliers):
     kinds = ("norm_bin", "curvature_bin", *(kind for kind in KINDS if kind != "bin"))
     found = []
     for noise_multiplier in noise_multipliers:
-        ask = Releases(programs, key, rows, public, seen.append).asker()
+        ask = Accesses(programs, key, rows, public, seen.append).asker()
         walks = {"gradient": (STEPS, walk._replace(mean=np.zeros(dimension), reach=1.0))}
         found.append({k: ask(k, at._replace(**more.get(k, {})), noise_multiplier, *walks.get(k, ())) for k in kinds})
     return found, seen

@@ -20,7 +20,7 @@ from dpppl.model import structure
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.plan import At, narrow, num_directions
 from dpppl.noise_aware.statistics import RowStatistics
 
@@ -67,10 +67,10 @@ def released(kind, model, data, truth=TRUTH, norm=0.5, most=10**9, **changes):
     split = replace(split_model(model, data, {"size": len(truth)}), **changes)
     responses = Responses.of(split)
     size = len(truth)
-    frame = Frame.of(np.ones(size), np.zeros((size, 0)), [np.arange(size)])
-    at = At(np.asarray(truth), norm, 1.0, frame, directions=np.eye(size, num_directions(size)), of_curvature=False)
+    basis = Basis.of(np.ones(size), np.zeros((size, 0)), [np.arange(size)])
+    at = At(np.asarray(truth), norm, 1.0, basis, directions=np.eye(size, num_directions(size)), of_curvature=False)
     rows, public = split.arrays(data, {"size": len(truth)})
-    statistics = RowStatistics(responses, lambda point: {"z": point}, frame)
+    statistics = RowStatistics(responses, lambda point: {"z": point}, basis)
     key = jax.random.key(0, impl="threefry2x32")
     of_row = lambda row: getattr(statistics, kind)(narrow(at), row, (public, key))  # noqa: E731
     numbered = dict(rows) | {ROW_NUMBER: jnp.arange(len(data[0])) % most}

@@ -19,7 +19,7 @@ UNLIKELY, CERTAIN = (
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
 ENDED = "do not read: the model does not fit where the run ended"
-SIDES, RELEASE = "dpppl.noise_aware.recipe:", "dpppl.noise_aware.sketch:Release."
+SIDES, RELEASE = "dpppl.noise_aware.sides:", "dpppl.noise_aware.curvature:ReleasedCurvature."
 CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
 LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
 NEAREST = "test_sandwich:test_dispersion_is_the_nearest_multiple_of_the_curvature"
@@ -40,9 +40,9 @@ bug = functools.partial(Mutation, cached=False)
 NAMES = "test_noise_aware_coordinates:test_values_without_a_name_are_found_with_their_cure"
 
 MUTATIONS = [
-    bug("latents that enter otherwise, too", "dpppl.noise_aware.unnamed:cure_of", "any(inputs[name] not in reached for name in gains)",
+    bug("latents that enter otherwise, too", "dpppl.likelihood.unnamed:cure_of", "any(inputs[name] not in reached for name in gains)",
         "gains", NAMES, ("beside itself",)),
-    bug("values that no latents can take", "dpppl.noise_aware.unnamed:_Value.gains", "and sizes[n] >= self.size", "",
+    bug("values that no latents can take", "dpppl.likelihood.unnamed:_Value.gains", "and sizes[n] >= self.size", "",
         NAMES, ("more values than latents",)),
     bug("a wrong model is not refused", f"{CHECKS}misfit", "not lines or run.widths.is_sandwich", "True",
         FOUND, (lambda: WRONG, ENDED)),
@@ -63,7 +63,7 @@ MUTATIONS = [
         "ratios = np.asarray(logs, np.float64)", OWN, (0.25, "monkeypatch")),
     bug("weights of draws that move with others are not transformed", f"{SAMPLER}_density", "+ log_det", "", OWN,
         (0.25, "monkeypatch")),
-    bug("candidates are drawn regardless of their weights", "dpppl.noise_aware.posterior:resampled", "np.cumsum(s)",
+    bug("candidates are drawn regardless of their weights", "dpppl.noise_aware.mixture:resampled", "np.cumsum(s)",
         "np.linspace(0.0, 1.0, len(s))", OWN, (0.25, "monkeypatch")),
     bug("fewer outliers than expected count", f"{CHECKS}against", "max(share / std, 0.0)", "(share / std)",
         CHANCE, (lambda: {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)},)),
@@ -87,7 +87,7 @@ MUTATIONS = [
     bug("outliers less than the model expects", f"{FIT}impossible", "found[0] - found @ weights", "found[0]", ALONE),
     bug("likely responses count in full", f"{FIT}numbers", "jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)", "1.0", UNLIKELY, (0.02,)),
     bug("signs follow how much responses vary", f"{FIT}numbers", "(1.0 + jnp.mean(squares)) / 2.0", "1.0", CERTAIN),
-    bug("as many links as one", f"{FIT}Fit.from_sums", "np.sqrt(len(values) - end - 1)", "1.0", SUMS),
+    bug("as many links as one", f"{FIT}Fit.from_sums", "np.sqrt(len(along))", "1.0", SUMS),
     bug("noise of one of many links", f"{FIT}Fit.from_sums", "[FIT, FIT, length, SKEW]", "[FIT, FIT, LINK, SKEW]", SUMS),
     bug("noise of a whole number", f"{FIT}Fit.from_sums", "[FIT, FIT, length, SKEW]", "[FIT, FIT, length, 1.0]", SUMS),
     bug("skewness that the model moves", f"{FIT}skewness", "moments - moments @ weights", "moments", MEAN_ZERO),
@@ -123,7 +123,7 @@ MUTATIONS = [
         "test_pull:test_only_normal_priors_are_compared"),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
-    bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Frame.length_of_product", ", 0.0) + beside)", ", 0.0))",
+    bug("curvatures are as long as their blocks", "dpppl.noise_aware.basis:Basis.length_of_product", ", 0.0) + beside)", ", 0.0))",
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
     bug("curvatures at two points count alike", f"{RELEASE}combined", "if largest > noise *", "if largest < 0.0 *",
         "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),

@@ -19,10 +19,10 @@ from dpppl.access.norm_histogram import LOWEST, MISSING
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import curvature, fit, posterior, recipe, releases, runner
+from dpppl.noise_aware import bounds, curvature, fit, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import State, Walk, default_plan, narrow
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
@@ -66,7 +66,7 @@ class Bench:
     def run(self, rows, seed, mu, before=lambda count: None):
         key = jax.random.fold_in(dpppl.randomness.keys.stream(jax.random.wrap_key_data(np.arange(8, dtype=np.uint32),
                                  impl=jax.random.key_impl(self.key)), "test"), seed)  # fmt: skip
-        ask = releases.Releases(self.programs, key, rows, self.public, before).asker()
+        ask = releases.Accesses(self.programs, key, rows, self.public, before).asker()
         return recipe.run_recipe(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)
 
     def verdict(self, found):
@@ -87,9 +87,9 @@ def full(dimension):
 
 def state_of(prior, **values):
     """What accesses take, at the prior mean unless `values` say otherwise."""
-    frame = prior.first()
-    start = recipe._Start(frame, prior.mean, prior.mean, None, 1.0, 1.0)
-    return narrow(recipe._at(start, Sketch.drawn(frame, prior.covariance(frame), None))._replace(**values))
+    basis = prior.first()
+    start = recipe._Start(basis, prior.mean, prior.mean, None, 1.0, 1.0)
+    return narrow(recipe._at(start, Sketch.drawn(basis, prior.covariance(basis), None))._replace(**values))
 
 
 def split_rows(bench, args):
@@ -260,7 +260,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
             made.append((int(state.i), float(state.noise_multiplier)))
             return self.program(state, rows, public)
 
-    ask = releases.Releases(
+    ask = releases.Accesses(
         {kind: Spy(program) for kind, program in found.programs.items()}, found.key, found.rows, found.public,
         lambda count: charged.append((count, len(made))), sigma,
     ).asker()  # fmt: skip
@@ -275,7 +275,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
         AssertionError, match=rf"access {plan.num_accesses} \(norm_bin\) has less noise than it is charged for"
     ):
         ask("norm_bin", state_of(found.prior), sigma[0])  # one more than the plan has
-    ask = releases.Releases(found.programs, found.key, found.rows, found.public, pytest.fail, sigma).asker()
+    ask = releases.Accesses(found.programs, found.key, found.rows, found.public, pytest.fail, sigma).asker()
     with pytest.raises(AssertionError, match=r"access 0 \(norm_bin\) has less noise than it is charged for"):
         ask("norm_bin", state_of(found.prior), 0.999 * sigma[0])
 
@@ -293,7 +293,7 @@ def test_each_access_draws_its_own_noise():
     at = state_of(found.prior)
     zero = jax.tree.map(np.zeros_like, found.rows)
     walk = Walk(found.prior.mean, np.eye(3)[None], np.zeros((40, 1, 3, 3)), np.zeros((40, 1, 3)), np.eye(3)[None], 1.0)
-    ask = releases.Releases(found.programs, found.key, zero, found.public, lambda count: None).asker()
+    ask = releases.Accesses(found.programs, found.key, zero, found.public, lambda count: None).asker()
     first, second = (ask("norm_bin", at, 1e4) for _ in range(2))
     _, noise = ask("gradient", at, 1e4, 40, walk)
     drawn = np.concatenate([first, second, noise.ravel()])
@@ -377,10 +377,10 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
 def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeypatch):
     found = noise_aware()
     calls = []
-    ask = releases.Releases.asker
+    ask = releases.Accesses.asker
 
-    def failing(self):
-        inner = ask(self)
+    def failing(self, *given):
+        inner = ask(self, *given)
 
         def wrapped(kind, *rest):
             calls.append(kind)
@@ -390,7 +390,7 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeyp
 
         return wrapped
 
-    monkeypatch.setattr(releases.Releases, "asker", failing)
+    monkeypatch.setattr(releases.Accesses, "asker", failing)
     with pytest.raises(KeyboardInterrupt):
         found.run(dpppl.secret_key(), *data(1)[:2])
     assert found.budget.charged[0].num_steps == 55 and found.privacy_report().status == "interrupted"
@@ -435,8 +435,8 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
 def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
     """A normal likelihood, exactly quadratic, with little noise, and half of the rows clipped: seven draws a row at each step
     scatter more than the noise. The scatter has sd .24; without the draws' own it is about 3."""
-    real = recipe.chosen_norm
-    monkeypatch.setattr(recipe, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
+    real = bounds.chosen_norm
+    monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
     y = np.random.default_rng(0).normal(1.3, 2.0, 5_000).astype(np.float32)
 
     def verdict():

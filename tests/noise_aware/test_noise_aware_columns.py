@@ -12,11 +12,11 @@ from test_verdict import verdict
 
 from dpppl.model.split import split_model
 from dpppl.noise_aware import recipe, releases
+from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.coordinates import Prior
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.curvature import ReleasedCurvature
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.sketch import Release
 from dpppl.randomness import keys
 from tests.noise_aware.test_noise_aware import Bench, bench, full, split_rows
 
@@ -46,7 +46,7 @@ def posterior(model, x, y, mu, seed):
     found = programs(model, *x.shape)
     rows = found.coordinates.split.arrays((x.astype(np.float32), y.astype(np.float32)), {})[0]
     key = keys.stream(keys.as_key(np.arange(8, dtype=np.uint32)), str(seed))
-    ask = releases.Releases(found.programs, key, rows, found.public, int).asker()
+    ask = releases.Accesses(found.programs, key, rows, found.public, int).asker()
     stages, _ = recipe.run_recipe(ask, default_plan(), 1.0 / mu, found.prior, recipe.Bounds(), len(x))
     moments = Mixture.of(stages[-1].surrogate, found.prior).moments()
     return moments.mean, np.sqrt(moments.variance), stages[-1].hidden
@@ -107,7 +107,7 @@ def test_a_scale_that_is_not_found_is_said():
     empty = np.zeros((2, 0))
 
     def hidden(large, small, precision=1e-3):
-        release = Release(np.diag([large, small])[None], 0.5, empty, np.zeros((1, 2, 2)), 1.0)
+        release = ReleasedCurvature(np.diag([large, small])[None], 0.5, empty, np.zeros((1, 2, 2)), 1.0)
         return release.hidden(np.diag([1.0, 1.0 / precision])[None])
 
     assert hidden(30.0, 0.2) == pytest.approx(1_000.0)
@@ -180,11 +180,11 @@ def test_a_column_that_few_rows_carry_is_not_known_better_than_without_privacy(s
 def test_a_direction_in_small_units_is_shrunk_to_what_others_may_have():
     """Down to the noise, by one release; a second one, with as much less noise, finds the other direction."""
     prior: Prior = full(2)
-    frame: Frame = prior.first()
+    basis: Basis = prior.first()
     curvature = np.diag([1e6, 3.0])[None]
-    frame, ratio = frame.flattened(curvature, 1e4)
-    np.testing.assert_allclose(frame.roots[0], np.diag([np.sqrt((1e4 + 3.0) / 1e6), 1.0]))
+    basis, ratio = basis.flattened(curvature, 1e4)
+    np.testing.assert_allclose(basis.roots[0], np.diag([np.sqrt((1e4 + 3.0) / 1e6), 1.0]))
     assert ratio == pytest.approx(1e4 / 1e6, rel=1e-2)
-    unchanged, ratio = frame.flattened(np.diag([1.0, -1.0])[None], 10.0)
-    np.testing.assert_allclose(unchanged.roots, frame.roots)
+    unchanged, ratio = basis.flattened(np.diag([1.0, -1.0])[None], 10.0)
+    np.testing.assert_allclose(unchanged.roots, basis.roots)
     assert ratio == 1.0

@@ -12,11 +12,11 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import dpppl
 from dpppl.errors import ConfigurationError
+from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import posterior
+from dpppl.noise_aware import mixture, posterior
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.unnamed import cure_of
 
 NUM_GROUPS, NUM_ROWS = 8, 2_000
 
@@ -283,7 +283,7 @@ def exact_moments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("least_share", [posterior._LEAST, 2.0], ids=["weights", "chains"])
+@pytest.mark.parametrize("least_share", [mixture._LEAST, 2.0], ids=["weights", "chains"])
 def test_with_budget_to_spare_the_posterior_is_the_models_own(least_share, monkeypatch):
     """mu = 100: means within .2 sd, sds within 15 %; Monte Carlo errors are at most .04 sd and 4 %. NUTS draws where no weights
     can be trusted.
@@ -294,7 +294,7 @@ def test_with_budget_to_spare_the_posterior_is_the_models_own(least_share, monke
         numpyro.sample("another", dist.Gamma(2.0, 1.0))
         return non_centred(group, y)
 
-    monkeypatch.setattr(posterior, "_LEAST", least_share)
+    monkeypatch.setattr(mixture, "_LEAST", least_share)
     if least_share < 1.0:
         monkeypatch.setattr(posterior.Sampler, "_chain", "not needed")
     found = dpppl.NoiseAware(

@@ -10,10 +10,10 @@ import dpppl
 from dpppl.access.norm_histogram import SIZE
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import recipe
-from dpppl.noise_aware.curvature import Curvature, _drawn_along, drawn, eigen_draws
+from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, _drawn_along, decline, drawn
+from dpppl.noise_aware.eigen_draws import eigen_draws
+from dpppl.noise_aware.mixture import Linear, Mixture
 from dpppl.noise_aware.plan import STEPS, default_plan
-from dpppl.noise_aware.posterior import Linear, Mixture
-from dpppl.noise_aware.sketch import Release, decline
 from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, resolved, tempered
 
 WIDTH = 6
@@ -38,7 +38,7 @@ def matrices(noisy, std, real=None, count=200, smallest=0.02):
 def test_releases_at_two_points_are_averaged_where_they_agree():
     """Equal noise: the mean; the later one alone where a direction has lost half of its curvature. By noise in 1 of 1,000 or so."""
     rng, true = np.random.default_rng(0), 100.0 * np.eye(WIDTH)[None]
-    made = lambda h, noisy: Release(h + 5.0 * noisy, 5.0, np.zeros((WIDTH, 0)), h, 1.0)  # noqa: E731
+    made = lambda h, noisy: ReleasedCurvature(h + 5.0 * noisy, 5.0, np.zeros((WIDTH, 0)), h, 1.0)  # noqa: E731
     alike = 0
     for _ in range(1_000):
         first, last = made(true, noise(rng, 1, WIDTH)), made(true, noise(rng, 1, WIDTH))
@@ -203,15 +203,17 @@ def released(seed):
     true = np.diag(np.geomspace(2.0, 200.0, WIDTH))[None]
     products = np.zeros((WIDTH, 0))
     scores = 0.8 * true + 20.0 * noise(rng, 1, WIDTH)
-    return Release(true + 10.0 * noise(rng, 1, WIDTH), 10.0, products, scores, 20.0), rng.standard_normal((2, 1, WIDTH))
+    return ReleasedCurvature(true + 10.0 * noise(rng, 1, WIDTH), 10.0, products, scores, 20.0), rng.standard_normal(
+        (2, 1, WIDTH)
+    )
 
 
 def posterior_of(release, centre, gradient, prior, roots):
-    frame = prior.first()._replace(roots=roots)
-    covariance = frame.from_latents(prior.covariance(frame))
-    law = release.posterior(frame, covariance, 60, centre)
+    basis = prior.first()._replace(roots=roots)
+    covariance = basis.from_latents(prior.covariance(basis))
+    law = release.posterior(basis, covariance, 60, centre)
     flat = np.zeros((1, WIDTH))
-    surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat, decline=0.7)
+    surrogate = Surrogate(basis, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat, decline=0.7)
     gains, offsets = gains_of(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
     return Mixture.of(surrogate, prior), gains, offsets
 
@@ -220,22 +222,22 @@ def test_releases_that_are_turned_give_the_posterior_turned():
     """By any orthogonal matrix, to rounding: means and covariances of every draw, and the maps of walks. An entrywise rule is
     off by tenths (entries off the diagonal of the release halved)."""
     (release, (centre, gradient)), q = released(0), turning(3)
-    turned = release._replace(curvature=q @ release.curvature @ q.T, scores=q @ release.scores @ q.T)
+    reflected = release._replace(curvature=q @ release.curvature @ q.T, scores=q @ release.scores @ q.T)
     prior, identity = full(WIDTH), np.eye(WIDTH)[None]
     one, gains, offsets = posterior_of(release, centre, gradient, prior, identity)
-    two, other_gains, other_offsets = posterior_of(turned, centre @ q.T, gradient @ q.T, prior, identity)
+    two, other_gains, other_offsets = posterior_of(reflected, centre @ q.T, gradient @ q.T, prior, identity)
     np.testing.assert_allclose(two.means, one.means @ q.T, atol=1e-8)
     np.testing.assert_allclose(two.covariances, q @ one.covariances @ q.T, atol=1e-8)
     np.testing.assert_allclose(other_gains, q @ gains @ q.T, atol=1e-8)
     np.testing.assert_allclose(other_offsets, offsets @ q.T, atol=1e-8)
     halved = lambda a: a * np.where(np.eye(WIDTH) > 0, 1.0, 0.5)  # noqa: E731
-    by_entries = [r._replace(curvature=halved(r.curvature)) for r in (release, turned)]
+    by_entries = [r._replace(curvature=halved(r.curvature)) for r in (release, reflected)]
     one, two = (posterior_of(r, centre, gradient, prior, identity)[0].covariances for r in by_entries)
     assert np.abs(two - q @ one @ q.T).max() > 0.05
 
 
 def test_columns_in_other_units_give_the_same_posterior():
-    """Latents in other units, and the prior with them: the first frame makes the same coordinates of both, also where the prior
+    """Latents in other units, and the prior with them: the first basis makes the same coordinates of both, also where the prior
     couples them."""
     (release, (centre, gradient)), scales = released(1), np.geomspace(0.01, 100.0, WIDTH)
     correlation = 0.5 * np.eye(WIDTH) + 0.5
@@ -348,7 +350,7 @@ def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once,
 @pytest.mark.parametrize("width", [0.5, 1.0, 3.0])
 def test_a_mixture_that_is_wider_than_the_prior_is_a_flat_likelihood(width):
     """Of one latent, as where a release says nothing: finite, and at most as narrow as the posterior says."""
-    frame, identity = full(1).first(), np.eye(1)[None]
-    found = Linear.of(np.full((1, 1, 1), 0.3), width**2 * identity[None], identity, np.zeros(1), frame)
-    slope = found.slopes[0, 0, 0, 0] * frame.scales[0] * frame.roots[0, 0, 0]
+    basis, identity = full(1).first(), np.eye(1)[None]
+    found = Linear.of(np.full((1, 1, 1), 0.3), width**2 * identity[None], identity, np.zeros(1), basis)
+    slope = found.slopes[0, 0, 0, 0] * basis.scales[0] * basis.roots[0, 0, 0]
     assert np.isfinite(found.start).all() and slope**2 == pytest.approx(max(0.0, width**-2 - 1.0), abs=1e-6)

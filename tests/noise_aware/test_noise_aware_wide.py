@@ -15,10 +15,10 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
+from dpppl.noise_aware.basis import Basis, coordinate_blocks
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.frame import Frame, homes
+from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import At, narrow, wide_plan
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate
 
@@ -45,50 +45,51 @@ def dummies(seed):
 # Frames
 
 
-def dense(frame, blocks):
-    found = np.zeros((frame.layout.dimension + 1,) * 2)
-    for index, block in zip(frame.layout.numbers, blocks):
+def dense(basis, blocks):
+    found = np.zeros((basis.layout.dimension + 1,) * 2)
+    for index, block in zip(basis.layout.numbers, blocks):
         found[np.ix_(index, index)] += block
     return found[:-1, :-1]
 
 
-def frames():
+def bases():
     rng = np.random.default_rng(0)
-    pieces = homes([1, 1, 50, 3, 7, 90], 20)
+    pieces = coordinate_blocks([1, 1, 50, 3, 7, 90], 20)
     scales = 0.5 + rng.random(sum(map(len, pieces)))
-    return [Frame.of(scales, np.linalg.qr(rng.standard_normal((152, r)))[0], pieces) for r in (0, 3, 5)]
+    return [Basis.of(scales, np.linalg.qr(rng.standard_normal((152, r)))[0], pieces) for r in (0, 3, 5)]
 
 
-def random_blocks(frame, seed):
-    real = frame.layout.real
-    root = np.random.default_rng(seed).standard_normal(frame.roots.shape) * real[:, :, None]
+def random_blocks(basis, seed):
+    real = basis.layout.real
+    root = np.random.default_rng(seed).standard_normal(basis.roots.shape) * real[:, :, None]
     return root @ root.swapaxes(1, 2)
 
 
-def covariance_of(frame):
+def covariance_of(basis):
     """A prior's, 1 in padding."""
-    return frame.layout.padded(random_blocks(frame, 7) + np.eye(frame.roots.shape[1]) * frame.layout.real[:, :, None])
+    return basis.layout.padded(random_blocks(basis, 7) + np.eye(basis.roots.shape[1]) * basis.layout.real[:, :, None])
 
 
 def test_blocks_follow_the_sites():
-    assert [len(piece) for piece in homes([1, 1, 50, 3, 7, 90], 20)] == [2, 17, 17, 19, 7, 18, 18, 18, 18, 18]
-    np.testing.assert_array_equal(np.concatenate(homes([1, 1, 50, 3, 7, 90], 20)), np.arange(152))
+    pieces = coordinate_blocks([1, 1, 50, 3, 7, 90], 20)
+    assert [len(piece) for piece in pieces] == [2, 17, 17, 19, 7, 18, 18, 18, 18, 18]
+    np.testing.assert_array_equal(np.concatenate(pieces), np.arange(152))
 
 
-def test_a_frame_is_a_change_of_coordinates_and_keeps_what_it_can():
+def test_a_basis_is_a_change_of_coordinates_and_keeps_what_it_can():
     """Against full matrices: the turn is orthogonal and maps pivots to the directions, and so on."""
-    for before in frames():
+    for before in bases():
         turn = np.eye(152) - before.turn @ before.turn.T
         np.testing.assert_allclose(turn @ turn.T, np.eye(152), atol=1e-10)
-        evened = before.evened(random_blocks(before, 1), covariance_of(before))
-        to_latents = np.diag(evened.scales) @ turn @ dense(evened, evened.roots)
-        u = evened.layout.gathered(np.random.default_rng(2).standard_normal(152))
-        np.testing.assert_allclose(evened.latents(u), to_latents @ evened.layout.scattered(u), atol=1e-10)
-        np.testing.assert_allclose(evened.coordinates(evened.latents(u)), u, atol=1e-8)
-        covariance = random_blocks(evened, 3)
-        expected = np.diag(to_latents @ dense(evened, covariance) @ to_latents.T)
-        np.testing.assert_allclose(evened.variances(covariance), expected, rtol=1e-8)
-        for after in frames():
+        whitened = before.whitened(random_blocks(before, 1), covariance_of(before))
+        to_latents = np.diag(whitened.scales) @ turn @ dense(whitened, whitened.roots)
+        u = whitened.layout.gathered(np.random.default_rng(2).standard_normal(152))
+        np.testing.assert_allclose(whitened.latents(u), to_latents @ whitened.layout.scattered(u), atol=1e-10)
+        np.testing.assert_allclose(whitened.coordinates(whitened.latents(u)), u, atol=1e-8)
+        covariance = random_blocks(whitened, 3)
+        expected = np.diag(to_latents @ dense(whitened, covariance) @ to_latents.T)
+        np.testing.assert_allclose(whitened.variances(covariance), expected, rtol=1e-8)
+        for after in bases():
             other = np.eye(152) - after.turn @ after.turn.T
             full = other @ turn @ dense(before, random_blocks(before, 4)) @ turn @ other
             kept = dense(after, after.layout.real[:, :, None] * after.layout.real[:, None, :]) > 0
@@ -100,12 +101,12 @@ def test_a_frame_is_a_change_of_coordinates_and_keeps_what_it_can():
 
 
 def in_blocks(dimension, rng):
-    """A frame of small blocks, and the state of accesses in it, bounds of curvatures left out."""
+    """A basis of small blocks, and the state of accesses in it, bounds of curvatures left out."""
     directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
-    frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
-    frame = frame.evened(random_blocks(frame, 1), covariance_of(frame))
-    frame = frame._replace(sketch=0.3 * rng.standard_normal((dimension, 3)))
-    return frame, At(np.linspace(-0.5, 0.5, dimension), 0.9, 1.0, frame)
+    basis = Basis.of(0.5 + rng.random(dimension), directions, coordinate_blocks([dimension], 8))
+    basis = basis.whitened(random_blocks(basis, 1), covariance_of(basis))
+    basis = basis._replace(sketch=0.3 * rng.standard_normal((dimension, 3)))
+    return basis, At(np.linspace(-0.5, 0.5, dimension), 0.9, 1.0, basis)
 
 
 @pytest.mark.parametrize("name", ["logistic", pytest.param("categorical", marks=pytest.mark.slow)])
@@ -117,18 +118,18 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     args = (x, np.array([0, 1, 1], np.float32 if model is logistic else np.int32))
     split = split_model(model, args, {})
     coordinates = Coordinates.of(split)
-    frame, blocks = in_blocks(dimension, rng)
-    layout, sketch = frame.layout, frame.sketch
-    turn = np.eye(dimension) - frame.turn @ frame.turn.T
-    metric = np.diag(frame.scales) @ turn @ dense(frame, frame.roots)
-    whole = Frame.of(np.ones(dimension), np.zeros((dimension, 0)), [np.arange(dimension)])._replace(roots=metric[None])
+    basis, blocks = in_blocks(dimension, rng)
+    layout, sketch = basis.layout, basis.sketch
+    turn = np.eye(dimension) - basis.turn @ basis.turn.T
+    metric = np.diag(basis.scales) @ turn @ dense(basis, basis.roots)
+    whole = Basis.of(np.ones(dimension), np.zeros((dimension, 0)), [np.arange(dimension)])._replace(roots=metric[None])
     rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.numbers.shape[1])
     for number in range(3):
         names = sorted(split.placeholder_rows())
         row = dict(zip(names, (x[number], args[1][number]))) | {ROW_NUMBER: np.int32(0)}
         found = []
-        for at in (blocks, blocks._replace(frame=whole)):
-            statistics = RowStatistics(Responses.of(split), coordinates.latents, at.frame)
+        for at in (blocks, blocks._replace(basis=whole)):
+            statistics = RowStatistics(Responses.of(split), coordinates.latents, at.basis)
             asked = jax.jit(lambda at, row, s=statistics: (s.gradient(at, row, rest), s.curvature(at, row, rest)))
             for bound in (1e3, 0.05):
                 at32 = narrow(at._replace(bound=bound))
@@ -169,12 +170,12 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
     y = np.arange(10, dtype=np.int32) % 3
     y[2] = 7  # no class of the model
     split = split_model(categorical, (x, y), {})
-    frame, at = in_blocks(dimension, rng)
+    basis, at = in_blocks(dimension, rng)
     at = narrow(at._replace(bound=0.3, halfway=at.point / 2.0))
     rows = dict(zip(sorted(split.placeholder_rows()), (x, y))) | {ROW_NUMBER: np.arange(10, dtype=np.int32)}
     found, rest = [], ({}, jax.random.key(0))
     for kind in (RowStatistics, ByScores):
-        row = kind(Responses.of(split), Coordinates.of(split).latents, frame)
+        row = kind(Responses.of(split), Coordinates.of(split).latents, basis)
         asked = jax.vmap(lambda r, row=row: [ask(at, r, rest) for ask in (row.gradient, row.curvature, row.sizes)])
         found.append([np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(asked)(rows))])
     for ours, theirs in zip(*found):
@@ -203,7 +204,7 @@ class Wide:
     def run(self, args, mu):
         rows = self.coordinates.split.arrays(args, {})[0]
         key = dpppl.randomness.keys.stream(self.key, "test")
-        ask = releases.Releases(self.programs, key, rows, self.public, lambda count: None).asker()
+        ask = releases.Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
         return recipe.run_recipe(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
 
 
@@ -237,7 +238,7 @@ def test_noise_is_that_of_the_charge():
     found = bench()
     at = At(np.zeros(DIMENSION), 1.0, 1.0, found.prior.first())
     zero = jax.tree.map(np.zeros_like, found.rows)
-    ask = releases.Releases(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
+    ask = releases.Accesses(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
     drawn = np.concatenate([np.ravel(v) for _ in range(2) for v in ask("curvature", at, 1e4).values()])
     assert len(np.unique(drawn)) > 0.99 * drawn.size
     assert np.std(drawn) == pytest.approx(1e4, rel=0.02)

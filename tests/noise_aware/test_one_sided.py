@@ -9,7 +9,7 @@ from golden.record import key_of
 from test_verdict import verdict
 
 import dpppl
-from dpppl.noise_aware.recipe import APART, FACTOR, widths
+from dpppl.noise_aware.sides import APART, FACTOR, widths
 
 NUM_ROWS = 5_000
 

@@ -17,9 +17,11 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.curvature import Curvature, _ratio, dispersion, from_vector
-from dpppl.noise_aware.statistics import RowStatistics, Weights
+from dpppl.noise_aware.curvature import Curvature, _ratio, dispersion
+from dpppl.noise_aware.matrices import from_vector
+from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Widths
+from dpppl.noise_aware.weights import Weights
 
 SETTINGS = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False)
 KINDS = ("gradient", "curvature", "sizes", "sides", "scalars")

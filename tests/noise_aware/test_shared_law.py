@@ -16,10 +16,10 @@ from dpppl.jaxprs import equations
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.curvature import from_vector
+from dpppl.noise_aware.matrices import from_vector
 from dpppl.noise_aware.plan import State
 from dpppl.noise_aware.releases import _single
-from dpppl.noise_aware.statistics import centre_of_many, statistics_of
+from dpppl.noise_aware.shared_law import centre_of_many, statistics_of
 from dpppl.row_program import passes
 
 DIMENSION = 3

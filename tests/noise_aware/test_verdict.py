@@ -12,12 +12,12 @@ from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, mo
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
+from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import binding, conclusion, fit
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareDetails
-from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.verdict import Pull, Verdict
 
 
@@ -438,4 +438,4 @@ def test_symmetries_of_counts_are_looked_for():
 
 def found_symmetries(model, *arguments):
     split = split_model(model, arguments, {})
-    return symmetries(Coordinates.of(split), Responses.of(split), {})
+    return symmetries(split, Coordinates.of(split).draws, Responses.of(split), {})

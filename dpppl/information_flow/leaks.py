@@ -1,4 +1,4 @@
-"""Findings of the proof, in words."""
+"""Ways by which private values could leave, as the proof finds them, in words."""
 
 import traceback
 from dataclasses import dataclass

@@ -17,8 +17,8 @@ from dpppl.information_flow.executables import compiled, run_once
 from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.responses import Responses
-from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.types import Distribution, Document, Tree
+from dpppl.model.split import SplitModel
+from dpppl.types import Distribution, Document, Function, Tree
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
@@ -50,10 +50,12 @@ class Move(NamedTuple):
         return np.where(is_moved.reshape(shape), np.roll(values, 1, axis=0), values)
 
 
-def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -> tuple[str, ...]:
-    """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data."""
-    split, key = coordinates.split, jax.random.key(0, impl="threefry2x32")  # JAX draws counts with no other
-    points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
+def symmetries(split: SplitModel, draws: Function, responses: Responses, public: Arrays) -> tuple[str, ...]:
+    """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data.
+
+    - **draws** - `draws(public, key)`, latents drawn from the prior, (n, ...) by site."""
+    key = jax.random.key(0, impl="threefry2x32")  # JAX draws counts with no other
+    points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in draws(public, key).items()}
     rows, rng = {}, np.random.default_rng(0)  # of normal numbers, and of the integers 0 to 3
     for name, shape in split.row.items():
         size = (_NUM_ROWS, *shape.shape)

@@ -1,14 +1,15 @@
 """How long a run takes, from what is known before any data are touched."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 
 from dpppl.jaxprs import equations
+from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import count
-from dpppl.noise_aware.binding import Bound
 
 _START, _NUMBER, _LONG = 4.0, 2.5e-9, 30.0
 _CHAINS, _OF_PAIR, _OF_MOVES = 3.0, 1e-3, 1e-3
@@ -29,18 +30,20 @@ class Duration(NamedTuple):
     chains: float
 
     @classmethod
-    def of(cls, split: SplitModel, gradients: float, bound: Bound | None = None) -> "Duration":
-        """From a row's program and the number of gradients of rows; of NoiseAware also from its responses and latents."""
+    def of(
+        cls, split: SplitModel, gradients: float, responses: Responses | None = None, moves: Sequence[str] = ()
+    ) -> "Duration":
+        """From a row's program and the number of gradients of rows; of NoiseAware also from responses and `Coordinates.moves`."""
         program = jax.make_jaxpr(split.log_likelihood)(split.latents, split.row, split.arguments.public)
         every = list(equations(program))
         numbers = sum(math.prod(getattr(v.aval, "shape", ())) for e in every for v in e.outvars)
         members, chains = 1, 0.0
-        if bound is not None:
-            responses, sizes = bound.responses, {name: math.prod(x.shape) for name, x in split.latents.items()}
+        if responses is not None:
+            sizes = {name: math.prod(x.shape) for name, x in split.latents.items()}
             if not (responses.is_binary or responses.is_shared):
                 members = responses.num_draws if responses.supports is None else count(responses.supports)
-            moves = sum(sizes[name] for name in bound.coordinates.moves)
-            chains = _CHAINS + _OF_PAIR * sum(sizes.values()) ** 2 + _OF_MOVES * moves**3
+            moved = sum(sizes[name] for name in moves)
+            chains = _CHAINS + _OF_PAIR * sum(sizes.values()) ** 2 + _OF_MOVES * moved**3
         return cls(
             _START + 0.035 * len(every), 0.5 + 0.02 * len(every), _NUMBER * numbers * members * gradients, chains
         )

@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.curvature import EVENING, Array, eigh, symmetric_root, times
+from dpppl.noise_aware.matrices import Array, eigh, isometric, symmetric_root, times
 from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
+EVENING = 0.25
+"""The power of the curvature in the metric; one half undoes it all, and is unstable."""
 _ALONE = 2.0  # so many equal eigenvalues
 _WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
@@ -34,15 +36,15 @@ class Layout(NamedTuple):
     place: Array
 
     @classmethod
-    def of(cls, homes: Sequence[Array], pivots: Array) -> "Layout":
-        """A first block of the pivots; then the `homes`, (n,) each, without these. One home alone needs no pivots."""
-        if len(homes) == 1:
-            return cls(homes[0][None], np.argsort(homes[0]))
-        width = max(RANK, max(map(len, homes)))
-        dimension = sum(map(len, homes))
-        index = np.full((1 + len(homes), width), dimension)
+    def of(cls, coordinate_blocks: Sequence[Array], pivots: Array) -> "Layout":
+        """A first block of the pivots; then the `coordinate_blocks`, (n,) each, without these. One home alone needs no pivots."""
+        if len(coordinate_blocks) == 1:
+            return cls(coordinate_blocks[0][None], np.argsort(coordinate_blocks[0]))
+        width = max(RANK, max(map(len, coordinate_blocks)))
+        dimension = sum(map(len, coordinate_blocks))
+        index = np.full((1 + len(coordinate_blocks), width), dimension)
         index[0, : len(pivots)] = pivots
-        for row, home in zip(index[1:], homes):
+        for row, home in zip(index[1:], coordinate_blocks):
             row[: len(home)] = np.where(np.isin(home, pivots), dimension, home)
         places = np.zeros(dimension + 1, int)
         places[index.ravel()] = np.arange(index.size)
@@ -78,7 +80,7 @@ class Layout(NamedTuple):
         return np.where(within, matrices[i // width, i % width, j % width], 0.0)
 
 
-def homes(sizes: Sequence[int], most: int) -> list[Array]:
+def coordinate_blocks(sizes: Sequence[int], most: int) -> list[Array]:
     """Numbers 0, 1, ... of the coordinates of sites of these sizes, in pieces of at most `most`: large sites in equal pieces,
     small ones together."""
     pieces: list[list[int]] = []
@@ -92,7 +94,7 @@ def homes(sizes: Sequence[int], most: int) -> list[Array]:
     return [np.array(piece) for piece in pieces]
 
 
-class Frame(NamedTuple):
+class Basis(NamedTuple):
     """latents = mean + scales * reflected(roots @ u): u lies in the blocks of `layout`, and reflected(v) = v - Y Y' v.
 
     Its methods take and return arrays of NumPy, or of JAX in the program of a row.
@@ -109,8 +111,8 @@ class Frame(NamedTuple):
     sketch: Array
 
     @classmethod
-    def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Frame":
-        """The one whose first block is the span of `directions` (d, r), orthonormal; not evened yet."""
+    def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Basis":
+        """The one whose first block is the span of `directions` (d, r), orthonormal; not whitened yet."""
         turn, pivots = np.zeros((len(scales), RANK if len(pieces) > 1 else 0)), np.zeros(0, int)
         if count := directions.shape[1]:  # 1 - Y Y' swaps the pivots' axes with a basis of the directions
             pivots = np.asarray(qr(directions.T, mode="economic", pivoting=True)[2][:count])
@@ -122,10 +124,10 @@ class Frame(NamedTuple):
         roots = np.tile(np.eye(layout.numbers.shape[1]), (len(layout.numbers), 1, 1))
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
-    def evened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Frame":
-        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and turned latents.
+    def whitened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Basis":
+        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and reflected latents.
 
-        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is evened
+        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is whitened
         wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
         proportion to the trace, and would hide that direction."""
         root = symmetric_root(covariance)
@@ -141,10 +143,10 @@ class Frame(NamedTuple):
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
 
-    def flattened(self, curvature: Array, error: float) -> tuple["Frame", float]:
+    def flattened(self, curvature: Array, error: float) -> tuple["Basis", float]:
         """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
         much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues. Where several
-        directions stand out alike, units hide nothing, and the frame stays: rows that have what is rare would be long, and
+        directions stand out alike, units hide nothing, and the basis stays: rows that have what is rare would be long, and
         clipped."""
         values, vectors = eigh(curvature)
         known = np.where(values > error, values, 0.0)
@@ -157,7 +159,7 @@ class Frame(NamedTuple):
         roots = (left * np.maximum(lengths, lengths.max() / _WIDEST)[:, None, :]) @ right
         return self._replace(roots=roots), float(np.sum(known * squares) / np.sum(known))
 
-    def evened_along(self, moved: Array, curvature: Array) -> "Frame":
+    def whitened_along(self, moved: Array, curvature: Array) -> "Basis":
         """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the
         `curvature` (of scaled latents) along it is the mean over all directions."""
         u = self.coordinates(moved)
@@ -172,7 +174,7 @@ class Frame(NamedTuple):
         return matrices * self.layout.real[:, :, None] * self.layout.real[:, None, :]
 
     def to_latents(self, covariance: Array) -> Array:
-        """The covariance of scaled and turned latents, in blocks, where u has this one."""
+        """The covariance of scaled and reflected latents, in blocks, where u has this one."""
         return self.roots @ covariance @ self.roots.swapaxes(1, 2)
 
     def from_latents(self, covariance: Array) -> Array:
@@ -182,16 +184,16 @@ class Frame(NamedTuple):
     def inverse(self) -> Array:
         return np.linalg.inv(self.roots)
 
-    def turned(self, vectors: X) -> X:
+    def reflected(self, vectors: X) -> X:
         return vectors - (vectors @ self.turn) @ self.turn.T if self.turn.shape[1] else vectors
 
     def latents(self, u: X) -> X:
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
-        return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
+        return self.scales * self.reflected(self.layout.scattered(times(self.roots, u)))
 
     def coordinates(self, moved: X, inverse: Tree = None) -> X:
         """The inverse; `inverse`: that of roots, where it is known."""
-        inside = self.layout.gathered(self.turned(moved / self.scales))
+        inside = self.layout.gathered(self.reflected(moved / self.scales))
         return times(self.inverse if inverse is None else inverse, inside)
 
     def variances(self, covariance: Array) -> Array:
@@ -201,11 +203,11 @@ class Frame(NamedTuple):
         product = self.layout.scattered(times(total, gathered)).T
         inside = self.turn.T @ product
         diagonal = self.layout.scattered(np.diagonal(total, axis1=1, axis2=2))
-        turned = np.einsum("dr,rs,ds->d", self.turn, inside, self.turn)
-        return self.scales**2 * (diagonal - 2.0 * np.sum(self.turn * product, axis=1) + turned)
+        reflected = np.einsum("dr,rs,ds->d", self.turn, inside, self.turn)
+        return self.scales**2 * (diagonal - 2.0 * np.sum(self.turn * product, axis=1) + reflected)
 
-    def carried(self, matrices: Array, other: "Frame") -> Array:
-        """The blocks, in `other`, of the symmetric matrix with these blocks here, both of scaled and turned latents."""
+    def carried(self, matrices: Array, other: "Basis") -> Array:
+        """The blocks, in `other`, of the symmetric matrix with these blocks here, both of scaled and reflected latents."""
         index, ours, theirs = other.layout.numbers, self.turn, other.turn
         before = np.concatenate([-ours, ours @ (ours.T @ theirs) - theirs], axis=1)  # the change is 1 + before after'
         after = other.layout.gathered(np.concatenate([ours, theirs], axis=1).T).transpose(1, 2, 0)
@@ -222,7 +224,7 @@ class Frame(NamedTuple):
         return self.layout.scattered(self.blocks(scores))
 
     def blocks(self, scores: jax.Array) -> jax.Array:
-        inside = self.layout.gathered(self.turned(scores * self.scales))
+        inside = self.layout.gathered(self.reflected(scores * self.scales))
         return jnp.einsum("...kb,kbc->...kc", inside, self.roots)
 
     def curvature(self, weights: jax.Array, psi: jax.Array, scores: jax.Array) -> jax.Array:
@@ -260,9 +262,3 @@ class Frame(NamedTuple):
 
 def _namespace(array: object) -> Tree:
     return np if isinstance(array, np.ndarray) else jnp
-
-
-def isometric(matrix: jax.Array) -> jax.Array:
-    """Symmetric matrices (..., d, d) as vectors of the same length: upper triangles, off-diagonal entries times sqrt 2."""
-    upper = np.triu_indices(matrix.shape[-1])
-    return matrix[..., upper[0], upper[1]] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)).astype(np.float32)
