@@ -11,7 +11,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.split import SplitModel
 from dpppl.model.units import split_in_units
-from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
 from dpppl.report.render import summary, table
@@ -144,7 +144,7 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             if option.coverage is None
             else f"; its own 90 % intervals cover about {option.coverage:.2f}"
         )
-        of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, Bound) else ()
+        of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, BoundModel) else ()
         time = Duration.of(split, option.row_gradients, *of_rows)
         lasts = f"about {time.start + time.accesses:.2g} s, and {time.again + time.accesses:.2g} s when repeated in one process"
         lasts += f", {time.chains:.2g} s more where NUTS draws" if time.chains else ""

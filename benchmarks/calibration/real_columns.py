@@ -140,7 +140,7 @@ class Bench:
         x = self.x * basis.scales @ basis.roots[0]
         length = np.linalg.norm(x, axis=1)
         factor = np.minimum(1.0, stage.norm / (np.maximum(p, 1.0 - p) * length))
-        weight = np.minimum(1.0, stage.bound / np.maximum(factor * p * (1.0 - p) * length**2, 1e-30))
+        weight = np.minimum(1.0, stage.curvature_bound / np.maximum(factor * p * (1.0 - p) * length**2, 1e-30))
         h, scores = ((x.T * (weight**k * factor**k * p * (1.0 - p))) @ x for k in (1, 2))
         values, vectors = np.linalg.eigh(h)
         values = np.maximum(values, 1e-9)

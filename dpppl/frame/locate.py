@@ -14,7 +14,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.frame.metric import Metric
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
-from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.conclusion import staged
 from dpppl.noise_aware.coordinates import MOST_FULL, Prior
 from dpppl.noise_aware.matrices import positive_part, posterior_covariance, root_of
@@ -88,7 +88,7 @@ class Locator:
     - **key** - of the frame."""
 
     settings: NoiseAwareSettings
-    bound: Bound
+    bound: BoundModel
     prior: Prior
     is_normal: bool
     charge: Charge

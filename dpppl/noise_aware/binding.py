@@ -20,7 +20,7 @@ from dpppl.validation import check_num_data
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Bound:
+class BoundModel:
     """A model with its arguments.
 
     - **split**, **coordinates** - prior and log likelihood of one row, and the coordinates in which the likelihood is measured.
@@ -45,7 +45,7 @@ class Bound:
         return self.split.notes if self.unnamed is None else (*self.split.notes, f"for far less noise {self.unnamed}.")
 
 
-def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> Bound:
+def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> BoundModel:
     """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
 
     Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
@@ -76,7 +76,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
         symmetric = symmetries(split, coordinates.draws, responses, public)
         unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
-    return Bound(
+    return BoundModel(
         split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
         constrain=constrain, unnamed=unnamed,
     )  # fmt: skip

@@ -49,8 +49,8 @@ def found_bounds(
     - **sigma** - noise multipliers by kind of access.
     - **most** - the largest quantile of curvatures that becomes the bound."""
     if "norm_bin" not in sigma:
-        norm, bound = bounds.norm or at.norm, bounds.curvature or at.bound
-        return at._replace(norm=norm, bound=bound, score_bound=bound), 1.0
+        norm, bound = bounds.norm or at.norm, bounds.curvature or at.curvature_bound
+        return at._replace(norm=norm, curvature_bound=bound, score_bound=bound), 1.0
     norms = Norms.fitted(ask("norm_bin", at, sigma["norm_bin"]), sigma["norm_bin"], num_rows)
     informed = max(1.0, norms.share * num_rows)
     norm = bounds.norm or chosen_norm(norms, sigma["norm_bin"], expected, informed, num_rows)
@@ -66,7 +66,7 @@ def found_bounds(
         candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
         widest = norm**2 * float(max(b for b in candidates if kept(b) <= DEAR * kept(bound / norm**2)))
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
-    return at._replace(norm=norm, bound=bound, score_bound=widest), float(np.sqrt(left))
+    return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
 
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:

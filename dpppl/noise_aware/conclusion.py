@@ -14,7 +14,7 @@ from dpppl.findings.verdict import warn_of
 from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
-from dpppl.noise_aware.binding import Bound
+from dpppl.noise_aware.binding import BoundModel
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import Ask
 from dpppl.noise_aware.recipe import Outcome, run_recipe
@@ -40,7 +40,7 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
             print(f"{word}: {shown}")
 
 
-def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: Ask) -> Outcome:
+def staged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask) -> Outcome:
     """The stages of a run and its scalars: see `run_recipe`."""
     plan = settings._plan(bound.coordinates.dimension)
     arguments = releases.scale, releases.prior, settings.bounds, bound.split.num_rows, bound.responses.redrawn
@@ -48,7 +48,12 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 
 def concluded(
-    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool
+    settings: NoiseAwareSettings,
+    bound: BoundModel,
+    releases: Released,
+    found: Outcome,
+    key: jax.Array,
+    is_modelled: bool,
 ) -> tuple[Mixture, Verdict, dict[str, Tree]]:
     """The posterior, the verdict on it, and samples by site."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior

@@ -189,8 +189,7 @@ class Coordinates:
         return Prior(mean, scales, pieces, draws=(points - mean) / scales), False
 
     def _independent(self, public: Arrays, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's derivative
-        follows its own value, at some draws."""
+        """The exact means and sds if coordinates are independent and normal: each slope follows its own value, at some draws."""
         mean = points.mean(axis=0)
         gradient = jax.grad(self.log_prior)
         at = np.array([mean, *points], np.float32)

@@ -160,7 +160,7 @@ class ReleasedCurvature(NamedTuple):
         numbers = blocks * width * (width + 1) // 2
         matrices = lambda vector: basis.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
         share = scores_share(most_scores)
-        unit, unit_j = at.bound / np.sqrt(1.0 - share), at.norm**2 / np.sqrt(share)
+        unit, unit_j = at.curvature_bound / np.sqrt(1.0 - share), at.norm**2 / np.sqrt(share)
         products = values["A"][numbers:].reshape(len(basis.scales), -1) * unit
         curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
         return cls(curvature, sigma * unit, products, scores, sigma * unit_j, most_scores)

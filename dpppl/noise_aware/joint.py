@@ -130,7 +130,7 @@ class Joint:
             found = statistics.drawn_influence(here, *members[1:4])
 
             def others() -> Tree:
-                weight = statistics.weight(row, found.length, here.bound)
+                weight = statistics.weight(row, found.length, here.curvature_bound)
                 matrix = _where(kind == KINDS.index("curvature"), found.matrix)
                 own = jnp.linalg.norm(statistics.through(here, members.jacobian, members.scores[:1])[0])
                 totals = statistics.totals(here, row, public, members.others)

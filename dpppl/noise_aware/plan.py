@@ -17,7 +17,7 @@ STEPS, NUM_AXES = 40, 8
 class At(NamedTuple):
     """Where accesses are made. Each kind reads its own of the fields that may be None.
 
-    - **point**, **norm**, **bound** - (d,); bounds of a row's score and of its curvature.
+    - **point**, **norm**, **curvature_bound** - (d,); bounds of a row's score and of its curvature.
     - **basis** - the coordinates u.
     - **score_bound** - the score of a row whose curvature is longer is weighed down.
     - **halfway** - of "sizes": another point, (d,).
@@ -28,7 +28,7 @@ class At(NamedTuple):
 
     point: Numbers
     norm: float
-    bound: float
+    curvature_bound: float
     basis: Basis
     score_bound: float = float("inf")
     halfway: Numbers | None = None

@@ -152,9 +152,8 @@ class Sampler:
         return residual
 
     def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
-        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n). Latents that are coordinates
-        themselves or `moves` are placed where they fit, and the spread of all others is that of a linear residual around
-        these."""
+        """Arguments of `_place` for each chain; `points` (m, n): latents drawn from the prior. Latents that are coordinates or
+        `moves` are placed where they fit; the others spread as by a linear residual around these."""
         middle, width = middles_and_widths(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
@@ -176,8 +175,7 @@ class Sampler:
 
     def _place(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree]:
         """Latents, in units of their prior's spread, and the log determinant of their derivatives by x. The residual is affine in
-        the latents that are `moves`: these get the mean and covariance that they would have under a normal prior, given all
-        others."""
+        `moves`: these get the mean and covariance that a normal prior would give them, given all others."""
         given, own, at = self._given, self._own, self._at(white, data)
         t = jnp.zeros_like(x).at[given].set(white["around"] + white["root"] @ x[given])
         if not len(own):
@@ -189,9 +187,8 @@ class Sampler:
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
     def _wide_white(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Tree:
-        """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
-        latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in their
-        prior."""
+        """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit. Latents that
+        are coordinates are white under a posterior of this `covariance` (k, b, b) of u, the others as in their prior."""
         middle, width = (jnp.asarray(a, jnp.float32) for a in middles_and_widths(points))
         basis = average.basis
         if not self.coordinates.held:

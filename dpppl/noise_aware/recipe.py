@@ -40,7 +40,7 @@ _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
 class Stage(NamedTuple):
     """Result of one stage.
 
-    - **norm**, **bound** - the bounds used on scores and curvatures.
+    - **norm**, **curvature_bound** - the bounds used on scores and curvatures.
     - **surrogate**, **belief** - that of the stage's own releases, and the posterior that they give under a normal prior.
     - **covariance** - its covariance in blocks of scaled and reflected latents.
     - **chi_squared**, **degrees** - the scatter of its gradients in units of their noise, and the degrees of freedom of that.
@@ -52,7 +52,7 @@ class Stage(NamedTuple):
     - **sides**, **modelled** - of the last stage: see `Sides`; the surrogate with the variance of scores that the model has."""
 
     norm: float
-    bound: float
+    curvature_bound: float
     surrogate: Surrogate
     belief: Known
     covariance: Array
@@ -73,15 +73,14 @@ Outcome = tuple[list[Stage], Scalars]
 
 
 class _Start(NamedTuple):
-    """Start of a stage: what is believed of the latents, with a covariance in blocks; `curvature`: of the scaled latents,
-    expected."""
+    """What is believed at the start of a stage; covariance in blocks, `curvature` as expected, of scaled latents."""
 
     basis: Basis
     point: Array
     mean: Array
     covariance: Array
     norm: float
-    bound: float
+    curvature_bound: float
     curvature: Array | None = None
 
 
@@ -150,7 +149,7 @@ def run_recipe(
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + basis.latents(mean_u), basis.variances(spread))
         stages.append(Stage(
-            at.norm, at.bound, surrogate, belief, basis.to_latents(spread), scatter, degrees,
+            at.norm, at.curvature_bound, surrogate, belief, basis.to_latents(spread), scatter, degrees,
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
             dispersion=dispersion(here.scores, here.scores_std, curvature.mean), cut=cut,
@@ -181,13 +180,13 @@ def _scouted(
         at, _ = found_bounds(ask, at, bounds, sigma, expected, num_rows, _EARLY_PART)
         here = ReleasedCurvature.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, basis)
         basis, ratio = basis.flattened(here.curvature, here.largest_error)
-        start = start._replace(basis=basis, norm=at.norm * np.sqrt(ratio), bound=at.bound * ratio)
+        start = start._replace(basis=basis, norm=at.norm * np.sqrt(ratio), curvature_bound=at.curvature_bound * ratio)
     return start
 
 
 def _at(start: _Start, sketch: Sketch) -> At:
     basis = start.basis._replace(sketch=sketch.columns)
-    return At(start.point, start.norm, start.bound, basis, start.bound)
+    return At(start.point, start.norm, start.curvature_bound, basis, start.curvature_bound)
 
 
 def _next(
@@ -207,9 +206,8 @@ def _next(
     squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
     ratio = float(np.clip(squared / np.trace(curvature, axis1=1, axis2=2).sum(), 1e-12, 1e12))
     point = point + np.clip(stage.belief.mean - point, -prior.scales / 2, prior.scales / 2)
-    return _Start(
-        new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio, of_latents
-    )
+    norm, bound = stage.norm * float(np.sqrt(ratio)), stage.curvature_bound * ratio
+    return _Start(new, point, stage.belief.mean, covariance, norm, bound, of_latents)
 
 
 def unsaturated(curvature: Array, ratio: Array) -> Array:

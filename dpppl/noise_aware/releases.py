@@ -65,8 +65,8 @@ class Accesses:
     checkpoint: Checkpoint | None = None
 
     def asker(self, values: list[Tree] | None = None, bar: Foreign = None) -> Ask:
-        """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order. It adds what
-        they release to `values`, and shows their kind and number on the `bar`, where there is one."""
+        """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order, adds what
+        they release to `values`, and shows their kind and number on the `bar`."""
         done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
 
         def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:

@@ -9,7 +9,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
-from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.releases import Accesses, Released, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
@@ -161,11 +161,11 @@ class NoiseAware(NoiseAwareSettings):
         found = conclusion.staged(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
-    def _begin(self, bound: Bound, charge: Charge, origin: KeyOrigin) -> PrivacyReport:
+    def _begin(self, bound: BoundModel, charge: Charge, origin: KeyOrigin) -> PrivacyReport:
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
         return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, [charge], origin)
 
-    def _conclude(self, bound: Bound, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
         concluded = conclusion.concluded(self, bound, self.releases, found, key, is_modelled)
         self._mixture, self._verdict, self._samples = concluded

@@ -94,10 +94,10 @@ class SharedStatistics(RowStatistics):
         """The length of w A / bound, and all products of v psi / norm. All A have one direction, which no row enters; and a
         symmetric matrix is as long as its isometric coordinates."""
         found, share = self._influence(at, row, rest), scores_share(self.most_scores)
-        w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
+        w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
         inside = at.basis.layout.gathered(found.psi * (v / at.norm))
         outer = np.float32(np.sqrt(share)) * inside[:, :, None] * inside[:, None, :]
-        return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.bound, "J": outer}
+        return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.curvature_bound, "J": outer}
 
     def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
         """From noisy sums of what `curvature` gives to those of its isometric coordinates. Their noise is alike in all
@@ -113,7 +113,7 @@ class SharedStatistics(RowStatistics):
 
         def curvatures(point: Numbers, directions: Numbers) -> jax.Array:
             table = self.table(at._replace(point=point), *rest)
-            return jnp.minimum(1.0, at.bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
+            return jnp.minimum(1.0, at.curvature_bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
 
         speaks = jnp.isfinite(self._influence(at, row, rest).length)
         return self.sides_of(self._beside(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
@@ -131,7 +131,7 @@ class SharedStatistics(RowStatistics):
 
         def of(number: jax.Array) -> jax.Array:
             is_clipped = clipped_around(table.scores[number], table.centre, at.norm)[1] < 1.0
-            flags = jnp.stack([is_clipped, table.length > at.bound])
+            flags = jnp.stack([is_clipped, table.length > at.curvature_bound])
             first = lambda x: jnp.concatenate([x[number][None], x])  # noqa: E731
             return numbers(first(log_probs), first(totals), weights, squares, flags, speaks, is_none)
 

@@ -1,12 +1,11 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
-All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses
-that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
-curvature A = sym(E[psi s']) is longer than a bound is weighed down, by min(1, bound / |A|): curvatures by w, whose bound is
-`bound`, scores by v, whose bound is `score_bound`, as large or larger. Both depend on no response where these are listed, and on
-all alike where they are drawn, so sum v psi still has mean zero at the truth. Its curvature is the sum of v A, and the sum of
-w A is most of it. (Of units, and of a sandwich, the real response does not enter
-A: nearly zero.)"""
+All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses that a row could have given and
+their weights. psi = clip(s - a) is centred (see `centring`), and a row whose curvature A = sym(E[psi s']) is longer than a bound
+is weighed down, by min(1, bound / |A|): curvatures by w, whose bound is `curvature_bound`, scores by v, whose bound is
+`score_bound`, as large or larger. Both depend on no response where these are listed, and on all alike where they are drawn, so
+sum v psi still has mean zero at the truth. Its curvature is the sum of v A, and the sum of w A is most of it. (Of units, and of a
+sandwich, the real response does not enter A: nearly zero.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -223,14 +222,14 @@ class RowStatistics:
         product = lambda psi, score: at.basis.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
 
         def of(found: Influence) -> Tree:
-            w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
+            w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
             return w * (found.matrix() - product(found.psi, found.score)), w * found.psi, found.score, v * found.psi
 
         matrix, psi, score, weighed = self._mean(of, at, row, rest)
         return self._scaled(at, matrix + product(psi, score), weighed)
 
     def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
-        w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
+        w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
         return self._scaled(at, found.matrix() * w, found.psi * v)
 
     def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
@@ -240,7 +239,7 @@ class RowStatistics:
     def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
         share = scores_share(self.most_scores)
         outer = at.basis.outer(psi / at.norm)
-        return {"A": np.sqrt(1.0 - share) * (matrix / at.bound), "J": np.sqrt(share) * outer}
+        return {"A": np.sqrt(1.0 - share) * (matrix / at.curvature_bound), "J": np.sqrt(share) * outer}
 
     def sizes(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """The lengths of w A `halfway`, and at the point, in units of sqrt 2 times the bound: (2,)."""
@@ -249,7 +248,7 @@ class RowStatistics:
         return jnp.stack([self._mean(of, at._replace(point=p), row, rest) for p in (at.halfway, at.point)])
 
     def sizes_of(self, at: At, row: Tree, lengths: jax.Array) -> jax.Array:
-        return self._share(row) * jnp.minimum(lengths / at.bound, 1.0) / np.sqrt(2.0)
+        return self._share(row) * jnp.minimum(lengths / at.curvature_bound, 1.0) / np.sqrt(2.0)
 
     def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """Curvatures w E[psi s'] along directions, `along` (d, n): at the point, and each at its own two of the points
@@ -258,7 +257,7 @@ class RowStatistics:
 
         def curvatures(point: Numbers, directions: Numbers) -> Tree:
             def of(found: Influence) -> Tree:
-                w = self.weight(row, found.length, at.bound)
+                w = self.weight(row, found.length, at.curvature_bound)
                 psi, score = found.psi @ directions * w, found.score @ directions
                 return w * found.along(directions), psi, score, psi * score
 
@@ -294,8 +293,8 @@ class RowStatistics:
         assert at.directions is not None
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
-        flags = jnp.stack([found.is_clipped, found.length > at.bound, *gaps])
-        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(row, found.length, at.bound)))
+        flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])
+        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(row, found.length, at.curvature_bound)))
         squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
         return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 

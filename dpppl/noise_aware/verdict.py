@@ -180,11 +180,11 @@ class Verdict(Fit, verdict.Verdict):
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
             **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
-            hidden=last.hidden, norms=(last.norm, last.bound), curvature=prior.curvature, widths=Widths.of(last, prior, names),
+            hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.curvature,
             arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
             sides=() if last.sides is None else last.sides.named(names), pull=Pull.of(last, prior, names),
-            beside=0.0 if last.sides is None else float(np.median(last.sides.noise)),
+            widths=Widths.of(last, prior, names), beside=0.0 if last.sides is None else float(np.median(last.sides.noise)),
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),

@@ -114,7 +114,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     coordinates = Coordinates.of(split)
     of_row = RowStatistics(Responses.of(split), coordinates.latents, full(8).first())
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
-    at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9), halfway=point / 2)
+    at = state_of(full(8), point=point, norm=0.6, curvature_bound=0.2, directions=np.eye(8, 9), halfway=point / 2)
     rest = ({}, jax.random.key(0))
     gradient, sizes, scalars, own_curvature, sides_of, bin_of = map(
         jax.jit, (of_row.gradient, of_row.sizes, of_row.scalars, of_row.curvature, of_row.sides, of_row.bin)
@@ -145,12 +145,12 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             in_units = lengths[0], lengths[1] / 0.6**2  # of the squared norm
             on_the_way = np.array([influence(at._replace(point=point / 2), row), lengths[1]])
             for bound in (0.2, 0.9 * min(on_the_way)):
-                found = sizes(at._replace(bound=np.float32(bound)), row, rest)
+                found = sizes(at._replace(curvature_bound=np.float32(bound)), row, rest)
                 np.testing.assert_allclose(found, np.minimum(on_the_way / bound, 1.0) / np.sqrt(2.0), rtol=1e-6)
             few = np.eye(8, 2)
             for scale in (0.1, 100.0):  # short of the bounds, and beyond
                 beside = {"sides": np.tile(point, (4, 1)), "along": np.float32(scale) * few}
-                sides = sides_of(at._replace(bound=np.float32(0.2), **beside), row, rest)
+                sides = sides_of(at._replace(curvature_bound=np.float32(0.2), **beside), row, rest)
                 own = np.diagonal(curvature.from_vector(np.asarray(released["A"]), 8))[:2] * 0.2 / np.sqrt(0.85)
                 expected = np.tile(np.minimum(scale**2 * own, 1.0), (4, 1)) * [[1.0], [1.0], [1.0], [scale > 1.0]]
                 np.testing.assert_allclose(sides, expected.ravel() / np.sqrt(8.0), atol=1e-3)
@@ -208,7 +208,7 @@ def test_signed_ranks_have_mean_zero_where_the_model_is_right():
     args = np.zeros(count, np.float32), y.astype(np.float32)
     split = split_model(kinds, args, {})
     of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).first())
-    at = state_of(full(2), point=np.array([-1.5, 1.5]), norm=1e3, bound=1e9, directions=np.eye(2, 3))
+    at = state_of(full(2), point=np.array([-1.5, 1.5]), norm=1e3, curvature_bound=1e9, directions=np.eye(2, 3))
     rows = split.arrays(args, {})[0] | {ROW_NUMBER: np.arange(count, dtype=np.int32)}
     scalars = jax.jit(jax.vmap(lambda row: of_row.scalars(at, row, ({}, jax.random.key(0)))))(rows)
     signed = np.asarray(scalars, np.float64)[:, -4:]

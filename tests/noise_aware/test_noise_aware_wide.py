@@ -132,7 +132,7 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
             statistics = RowStatistics(Responses.of(split), coordinates.latents, at.basis)
             asked = jax.jit(lambda at, row, s=statistics: (s.gradient(at, row, rest), s.curvature(at, row, rest)))
             for bound in (1e3, 0.05):
-                at32 = narrow(at._replace(bound=bound))
+                at32 = narrow(at._replace(curvature_bound=bound))
                 found.append(asked(at32, row))
                 values = np.concatenate([np.ravel(v) for v in found[-1][1].values()])
                 assert np.linalg.norm(values) <= 1.0 + 1e-5
@@ -171,7 +171,7 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
     y[2] = 7  # no class of the model
     split = split_model(categorical, (x, y), {})
     basis, at = in_blocks(dimension, rng)
-    at = narrow(at._replace(bound=0.3, halfway=at.point / 2.0))
+    at = narrow(at._replace(curvature_bound=0.3, halfway=at.point / 2.0))
     rows = dict(zip(sorted(split.placeholder_rows()), (x, y))) | {ROW_NUMBER: np.arange(10, dtype=np.int32)}
     found, rest = [], ({}, jax.random.key(0))
     for kind in (RowStatistics, ByScores):

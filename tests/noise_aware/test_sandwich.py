@@ -48,7 +48,7 @@ def released(model, weights, x, y, most_scores=float("inf"), norm=0.4, kinds=KIN
         Responses.of(split), Coordinates.of(split).latents, full(2).first(), weights, most_scores
     )
     at = state_of(
-        full(2), point=np.array([0.3, -0.2]), norm=norm, bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
+        full(2), point=np.array([0.3, -0.2]), norm=norm, curvature_bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
         sides=np.ones((4, 2)), along=np.eye(2),
     )  # fmt: skip
 

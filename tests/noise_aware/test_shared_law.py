@@ -57,7 +57,7 @@ def asked(**values):
     more |= dict(
         sides=point + np.linspace(-1.0, 1.0, 12).reshape(4, 3).astype(np.float32), along=directions[:, :2] / 3.0
     )
-    return state_of(full(DIMENSION), point=point, norm=0.9, bound=0.5, **(more | values))
+    return state_of(full(DIMENSION), point=point, norm=0.9, curvature_bound=0.5, **(more | values))
 
 
 KINDS = ("gradient", "bin", "sizes", "sides", "scalars")
@@ -157,7 +157,7 @@ def test_rows_of_drawn_responses_are_centred_by_draws_that_they_share():
     latents = Coordinates.of(split).latents
     statistics, at = (
         statistics_of(law, latents, full(2).first()),
-        state_of(full(2), point=np.array([0.3, -0.5]), norm=1.0, bound=9.0),
+        state_of(full(2), point=np.array([0.3, -0.5]), norm=1.0, curvature_bound=9.0),
     )
     names = list(split.row)
 
