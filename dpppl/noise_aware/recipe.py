@@ -73,7 +73,7 @@ Outcome = tuple[list[Stage], Scalars]
 
 
 class _Start(NamedTuple):
-    """What is believed at the start of a stage; covariance in blocks, `curvature` as expected, of scaled latents."""
+    """The beliefs at the start of a stage; covariance in blocks, `curvature` as expected, of scaled latents."""
 
     basis: Basis
     point: Array
