@@ -119,11 +119,11 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
 def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Tree:
     """Each method, with what came of binding it to the arguments."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
-    guide = AutoNormal(model)
+    svi = SVI(model, AutoNormal(model), **noise)
     tried: dict[str, Function] = {
         "NoiseAware": lambda: bind(NoiseAware(model, **noise), args, kwargs, key),
         "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
-        "SVI": lambda: bind_objective(SVI(model, guide, clipping_norm=1.0, **noise), key, args, kwargs),
+        "SVI": lambda: bind_objective(svi, key, args, kwargs),
     }
     size = sum(math.prod(s.shape) for s in split.latents.values())
     found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,))
@@ -145,7 +145,10 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             else f"; its own 90 % intervals cover about {option.coverage:.2f}"
         )
         of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, BoundModel) else ()
-        time = Duration.of(split, option.row_gradients, *of_rows)
+        rate = svi.mechanism.subsampling.rate if name == "SVI" else 1.0
+        time = Duration.of(split, rate * option.row_gradients, *of_rows)
         lasts = f"about {time.start + time.accesses:.2g} s, and {time.again + time.accesses:.2g} s when repeated in one process"
         lasts += f", {time.chains:.2g} s more where NUTS draws" if time.chains else ""
+        wide = f"; the model is wide: clipping is flat, and a step takes {rate * split.num_rows:,.0f} rows"
+        lasts += wide if name == "SVI" and svi._scale is not None else ""
         yield name, f"runs; {lasts}; an honest interval is {width:.2g} times as wide as without privacy{cover}"

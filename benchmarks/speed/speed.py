@@ -337,7 +337,7 @@ def main():
         for name in args.problems:
             show_profile(name)
         return None
-    compared(args.problems, [ROOT] + [args.of.resolve()] * bool(args.of), args.rounds)
+    compared(args.problems, [ROOT, *([args.of.resolve()] if args.of else [])], args.rounds)
     if args.details:
         show_details(args.num_steps, args.repeats)
     return None

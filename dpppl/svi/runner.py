@@ -45,14 +45,17 @@ class SVI(SVISettings):
       latter for AutoNormal, else the former.
     - **clipping_norm** - bound on the L2 norm of one row's gradient; a dict by site or parameter clips each by itself.
       "auto" spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile (.8 or more from a frame).
-    - **subsampling** - FullBatch(), the default, Poisson(rate) or Partition(num_batches).
+      Where the gradients of all responses of a row hold more than 65,536 numbers, latents times responses, the model is wide:
+      "auto" is then flat clipping, in each run at the norm mu / s for a median prior sd s of latents, which looks at no row.
+    - **subsampling** - Poisson(rate), Partition(num_batches) or FullBatch(), the default but of wide models, which take
+      Poisson batches of 4,096 rows.
     - **gradient** - "aligned" clips and noises the gradient with respect to the latents, and multiplies it by the guide's
       Jacobian. "per_parameter" clips and noises the gradient with respect to the guide's parameters; guides that read their row
       need it.
     - **num_particles** - guide draws a step, one access together.
-    - **clipping** - "centred", the default where the norm is "auto", clips the difference of a row's gradient and its
-      expectation under the model: the posterior is unbiased however many rows are clipped. "flat", the default where you give a
-      norm, clips the gradient itself, and works for every model and guide. Further rules: "normalised", dpppl.Adaptive(...).
+    - **clipping** - "centred", the default where the norm is "auto" and the model not wide, clips the difference of a row's
+      gradient and its expectation under the model: the posterior is unbiased however many rows are clipped. "flat", else the
+      default, clips the gradient itself, and works for every model and guide. Further rules: "normalised", dpppl.Adaptive(...).
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.
@@ -96,7 +99,7 @@ class SVI(SVISettings):
 
     @checked
     def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS) -> PrivacyReport:
-        """The report that a `run` of `num_steps` more steps would add up to, without data.
+        """The report that a `run` of `num_steps` more steps would add up to, without data; before a first run, of no wide model.
 
         - **num_steps** - steps of the run."""
         first = sum(charge.num_steps for charge in self.budget.charged)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from dpppl.access.clipping import Adaptive
+from dpppl.access.clipping import Adaptive, Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
@@ -14,14 +14,16 @@ from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
+from dpppl.model.initialization import prior_scales
+from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.supports import codes
+from dpppl.model.supports import codes, count
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner, after_run
-from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.subsampling import FullBatch, Poisson, Subsampling
 from dpppl.svi import optimizers
 from dpppl.svi.convergence import TAIL, Convergence, tail_of
 from dpppl.svi.elbo import Objective, checked_loss
@@ -30,6 +32,9 @@ from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
+
+_BATCH, _MOST_NUMBERS = 4_096, 2**16
+"""Rows of a step of a wide model; the most numbers in the gradients of all responses of a row of a model that is not wide."""
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -53,6 +58,8 @@ class SVISettings(Fixed, PrivateRunner):
         if not isinstance(scheme, Subsampling):
             raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         self._metric: Metric | None = None
+        self._may_be_wide, self._may_batch = clipping is None and not frame, subsampling is None
+        self._scale: float | None = None  # of the prior of a wide model
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
             "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": self._has_auto_norm,
@@ -76,7 +83,7 @@ class SVISettings(Fixed, PrivateRunner):
         self._mechanism = Mechanism(
             clipping=rule, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
-        self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
+        self._usual, self._counting = self._mechanism, (measure_clipping, self._has_auto_norm)
         self._check_one_noise()
         self._start = start_of(guide)
         self._objective: Objective | None = None
@@ -123,6 +130,21 @@ class SVISettings(Fixed, PrivateRunner):
         self._objective, self._programs, self._inputs = objective, {}, Inputs.of(objective.split)
         self._start = self._start if start is None else start
 
+    def _adapt(self, split: SplitModel, public: Tree, responses: Responses) -> bool:
+        """Whether the model is wide, for which clipping is flat, and steps take batches, where the user chose neither.
+
+        The norm is mu / s, s the latents' median prior sd. The mean gradient of all steps has noise of norm / mu, and the prior
+        pulls a latent by 1 / s where it is one sd away. A longer norm lets noise outweigh the prior where rows say little, a
+        shorter one the prior outweigh clipped rows."""
+        if self._has_auto_norm and self._may_be_wide:
+            members = 1 + responses.num_draws if responses.supports is None else count(responses.supports)
+            self._scale, self._mechanism = None, self._usual
+            if members * sum(latent.size for latent in split.latents.values()) > _MOST_NUMBERS:
+                scheme = Poisson(min(1.0, _BATCH / split.num_rows)) if self._may_batch else self._usual.subsampling
+                self._mechanism = replace(self._usual, clipping=Flat(1.0), subsampling=scheme)
+                self._scale = float(np.median(np.hstack([np.ravel(s) for s in prior_scales(split, public).values()])))
+        return self._scale is not None
+
     def _start_from(self, init_state: object, init_params: object) -> Start:
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
         if self.frame and self._metric is None and not (init_state is None and init_params is None):
@@ -148,10 +170,14 @@ class SVISettings(Fixed, PrivateRunner):
         Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
         number of steps fit one. `run_id`: of a run that is resumed."""
         has_frame = (self._may_have_frame and (self.frame or num_steps >= FEWEST_STEPS)) if frame is None else frame
-        mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=self._count_share)
+        share = count_share_of(self.mechanism.clipping, *self._counting)
+        mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=share)
 
         def charges_at(sigma: float) -> list[Charge]:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
+            if self._scale is not None:
+                norm = mechanism.subsampling.rate * num_steps**0.5 / (sigma * self._scale)
+                return [replace(steps, mechanism=mechanism.with_norm(float(f"{norm:.4g}")))]
             return [*prelude_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
@@ -175,7 +201,7 @@ class SVISettings(Fixed, PrivateRunner):
             mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, inputs.num_rows),
             details=SVIDetails(
                 num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
-                counted=self._counted, frame=frame_line(charges),
+                counted=self._counted, frame=frame_line(charges), is_wide=self._scale is not None,
             ),
             inputs=inputs._replace(assumed_public=tuple(dict.fromkeys((*captured, *self._captured)))),
         )  # fmt: skip
@@ -201,7 +227,8 @@ class SVIDetails:
     - **num_particles** - guide draws a step.
     - **clipped** - share of clipped rows at the end of the last run, None where it was not counted.
     - **counted** - rows that do not inform the posterior, None where they were not counted.
-    - **frame** - its accesses in words, None without one."""
+    - **frame** - its accesses in words, None without one.
+    - **is_wide** - whether clipping and norm are those of a wide model."""
 
     num_steps: int
     num_queries: int
@@ -209,12 +236,14 @@ class SVIDetails:
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     frame: str | None = None
+    is_wide: bool = False
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
         return [
             ("steps", f"{self.num_steps}, each an access of the data"),
             *([("frame", self.frame)] if self.frame else []),
+            *([("wide model", "clipped flat, where noise and prior weigh the same")] if self.is_wide else []),
             ("queries", f"{self.num_queries}, each an access of the data"),
             ("particles", f"{self.num_particles} a step, clipped together: one access"),
             *([("clipped rows", str(self.clipped))] if self.clipped else []),

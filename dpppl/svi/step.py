@@ -21,7 +21,7 @@ from dpppl.svi.elbo import Objective
 from dpppl.types import BySite, Foreign, Function, Tree
 from dpppl.validation import positive_integer
 
-_SIZE, _LENGTH = 2**24, 1000
+_SIZE, _LENGTH = 2**26, 1000
 
 
 class SVIState(NamedTuple):
