@@ -205,7 +205,8 @@ class Verdict(Fit, verdict.Verdict):
         """How far a departure from the model moves estimates away from those without clipping, at most, in posterior sds.
 
         By Cauchy and Schwarz: a law whose densities under the model's have the relative variance V changes the mean of what is
-        clipped off a score by at most V^(1/2) times its sd."""
+        clipped off a score by at most V^(1/2) times its sd. Ranks see no more than three moments of V: a few extreme rows, which noise
+        hides, may move the estimates without clipping farther."""
         return max(self.harm) * self.cut
 
     @property
@@ -368,7 +369,8 @@ def misfit(run: Verdict) -> Found:
     if not run.is_wrong:
         yield note(
             f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
-            "those without privacy under the same model; its intervals and predictions are the model's."
+            "those without privacy under the same model, but for a few extreme rows that noise hides, which may move the latter "
+            "alone; intervals and predictions are the model's."
         )
     elif run.symmetric:
         yield refused(
