@@ -205,8 +205,8 @@ class Verdict(Fit, verdict.Verdict):
         """How far a departure from the model moves estimates away from those without clipping, at most, in posterior sds.
 
         By Cauchy and Schwarz: a law whose densities under the model's have the relative variance V changes the mean of what is
-        clipped off a score by at most V^(1/2) times its sd. Ranks see no more than three moments of V: a few extreme rows, which noise
-        hides, may move the estimates without clipping farther."""
+        clipped off a score by at most V^(1/2) times its sd. Ranks see three moments of V: a few extreme rows, which noise hides,
+        may move the estimates without clipping farther."""
         return max(self.harm) * self.cut
 
     @property
