@@ -172,8 +172,8 @@ ROOMS = {
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_566, 1_400),
-    "svi": ("svi", 2_460, 1_400),
-    "noise_aware": ("noise_aware", 4_457, 1_600),
+    "svi": ("svi", 2_461, 1_400),
+    "noise_aware": ("noise_aware", 4_462, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

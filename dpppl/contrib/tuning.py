@@ -203,8 +203,7 @@ def _samples(runner: Any, key: jax.Array, args: Tree, kwargs: Tree) -> dict[str,
     """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)
-        return dict(
-            result.objective.sample(result.averaged_params(allow_unconverged=True), keys.stream(key, "samples"), 1_000)
-        )
+        params = result.averaged_params(allow_unconverged=True)
+        return dict(result.objective.sample(params, keys.stream(key, "samples"), 1_000, result.public))
     runner.run(key, *args, **kwargs)
     return runner.get_samples(allow_unconverged=True)

@@ -263,8 +263,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
 
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
-        "do not read: depends on ...", "do not read: unstable" or "do not read: rows are ignored", in constrained space. Computed
-        from what was released, and from prior draws: free."""
+        "do not read: depends on ...", "do not read: bounded on one side", "do not read: unstable" or "do not read: rows are
+        ignored", in constrained space. Computed from what was released, and from prior draws: free."""
         return self._ended("verdict").reading
 
     @checked
@@ -300,7 +300,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     @checked
     def verdicts(self) -> dict[str, np.ndarray]:
-        """Return `verdict.by_site`, the name of which it will have from the next release on."""
+        """Return `verdict.by_site`, its name in later versions."""
         found = self._ended("verdicts").reading.by_site
         warnings.warn("mcmc.verdicts() is now mcmc.verdict.by_site.", DeprecationWarning, stacklevel=2)
         return found

@@ -2,7 +2,8 @@
 
 A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A
 reflection maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly
-block-diagonal. All matrices are (k, b, b), all vectors in blocks (k, b); padding is 0 (1 on the diagonal of roots).
+block-diagonal. Matrices are (k, b, b), vectors of u in blocks (k, b);
+padding is 0 (1 on the diagonal of roots and of prior covariances).
 
 Rows release the isometric numbers of a curvature, a symmetric matrix in u; their length is its Frobenius norm.
 """
@@ -125,7 +126,8 @@ class Basis(NamedTuple):
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
     def whitened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Basis":
-        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and reflected latents.
+        """With roots S (S' curvature S + 1)^(-1/4) times a number that makes the mean logarithm 0, SS' the prior's `covariance`,
+        both of the scaled and reflected latents.
 
         `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is whitened
         wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
@@ -250,7 +252,7 @@ class Basis(NamedTuple):
         return jnp.concatenate([self.outer(score), jnp.outer(score, score @ self.sketch).ravel()])
 
     def length(self, score: jax.Array, square: jax.Array) -> jax.Array:
-        """The bound for a score whose squared length is `square`."""
+        """The length of `self.square(score)`, whose score has the squared length `square`."""
         inside = jnp.sum(self.layout.gathered(score) ** 2, axis=1)
         return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ self.sketch) ** 2))
 

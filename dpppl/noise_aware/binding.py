@@ -1,4 +1,4 @@
-"""From the arguments of a run to coordinates, responses and rows, without a look at values."""
+"""From the arguments of a run to coordinates, responses and rows. Of private values ids alone are looked at."""
 
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ class BoundModel:
 def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> BoundModel:
     """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
 
-    Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
+    Of private values looks at ids alone, where rows of an id are a unit. Raises UnsupportedModelError and ConfigurationError."""
     args, kwargs = settings.grouped(settings.model, args, kwargs, key)
     weights = settings.weights
     model = settings.model if weights is None else weights.model(settings.model, kwargs)

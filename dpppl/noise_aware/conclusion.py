@@ -97,7 +97,7 @@ def bayes_factor(
     coordinates, releases = after_run(noise_aware._coordinates, name), after_run(noise_aware._releases, name)
     names = coordinates.names()
     if not releases.is_normal or element not in names:
-        known = f"elements: {', '.join(names[:6])}" if releases.is_normal else "this model has other priors"
+        known = f"elements: {', '.join(names[:6])}" if releases.is_normal else "the coordinates have other priors"
         raise ConfigurationError(
             f"bayes_factor needs the name of a latent's element, in a model whose priors are all normal (or log-normal); {known}."
         )
@@ -110,7 +110,7 @@ def bayes_factor(
         return jnp.zeros(split.latents[site["name"]].shape)
 
     with TRACING:
-        split.visit_latents(visit, split.placeholder_public())
+        split.visit_latents(visit, split.placeholder_public() if releases.public is None else releases.public)
         transform = transforms[site]
         while isinstance(transform, IndependentTransform):
             transform = transform.base_transform

@@ -69,7 +69,8 @@ class State(NamedTuple):
 
     - **at**, **i** - where they are made, and the number of the first.
     - **rng_key**, **noise_multiplier** - the key of all, and the noise of each.
-    - **walk**, **repeats** - of gradients, else None; of `Joint`: how many."""
+    - **walk** - of gradients, else None; `Joint` always has one.
+    - **repeats** - how many accesses `Joint` makes; None for other programs."""
 
     at: At
     i: Tree

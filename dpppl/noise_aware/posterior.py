@@ -32,9 +32,9 @@ def _residual(data: Tree, vector: jax.Array) -> jax.Array:
 
 
 class Sampler:
-    """NUTS chains over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
-    surrogates. Each chain has a residual of its own; all give as many samples. `x` (n,) is nearly white: see `_place`, and
-    `_wide_latents` for wide models.
+    """Draws of the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2): of narrow models weighted
+    ones; else, or where their weights are uneven, NUTS chains, compiled once for all surrogates. Each chain has a residual of
+    its own; all give as many samples. `x` (n,) is nearly white: see `_place`, and `_wide_latents` for wide models.
 
     - **coordinates**, **num_samples** - those of the model; of all chains together."""
 

@@ -111,12 +111,14 @@ class Released(NamedTuple):
 
     - **prior**, **is_normal** - of the coordinates, and whether it is normal.
     - **scale** - 1 / mu.
-    - **values** - of the accesses in order, as arrays on the host."""
+    - **values** - of the accesses in order, as arrays on the host.
+    - **public** - the model's Public arrays."""
 
     prior: Tree
     is_normal: bool
     scale: float
     values: list[Tree]
+    public: Tree = None
 
     def asker(self) -> Ask:
         """A function that returns the values again, in order. It raises ConfigurationError where there are no more."""

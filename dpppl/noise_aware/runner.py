@@ -60,8 +60,7 @@ class NoiseAware(NoiseAwareSettings):
       charge, on as many devices. It holds the run's key: keep it secret.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
-    - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong. Norms
-      are then larger, so that few rows are clipped.
+    - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong.
     - **weights**, **max_weight** - the name under which `run` gets a private column of survey weights, and their public cap. A
       row's clipped score is multiplied by min(weight, cap) / cap, so sensitivity stays as it is; the width is a sandwich.
       Rows whose weight is negative or not finite are left out.
@@ -132,7 +131,7 @@ class NoiseAware(NoiseAwareSettings):
                     opened = stack.enter_context(session(run, request, self.budget))
                 charging = partial(opened.charge, 0), charge.noise_multipliers, run.checkpoint
                 made = Accesses(programs, access_key, rows, public, *charging)
-                self._releases = Released(prior, is_normal, scale, [])
+                self._releases = Released(prior, is_normal, scale, [], public)
                 found = conclusion.staged(self, bound, self._releases, made.asker(self._releases.values, bar))
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))

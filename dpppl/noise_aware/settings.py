@@ -37,7 +37,7 @@ class NoiseAwareDetails:
     verdict: Verdict | None = None
 
     def rows(self) -> list[tuple[str, str]]:
-        kinds = "histograms, curvatures and their sizes, gradients, scalars"
+        kinds = "curvatures and their sizes, gradients, scalars, and histograms where bounds are not given"
         of_run = [] if self.verdict is None else self.verdict.rows()
         return [("accesses", f"{self.num_accesses} a run: {kinds}; all charged"), *of_run]
 
@@ -104,7 +104,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     @property
     def num_chains(self) -> int:  # arviz.from_numpyro reads it
         raise ConfigurationError(
-            "NoiseAware has no chains: its samples are independent draws. For ArviZ use noise_aware.to_arviz(); the arguments "
+            "NoiseAware gives its samples as one chain. For ArviZ use noise_aware.to_arviz(); the arguments "
             "of a run are not kept, they hold the data."
         )
 

@@ -201,8 +201,9 @@ class RowStatistics:
         return jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30)) * self._share(row)
 
     def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
-        `of_curvature`, that of its curvature over the squared norm (whose scale may be any), scores clipped."""
+        """A 1 among zeros (norm_histogram.SIZE,), of rows with missing values a mean of such: the bin of the log norm of the
+        row's own score; where `at` is `of_curvature`, that of its curvature over the squared norm (whose scale may be any),
+        scores clipped."""
         of = lambda x: in_bin(jnp.where(at.of_curvature, x.length / at.norm**2, jnp.linalg.norm(x.score)))  # noqa: E731
         return self._mean(of, at, row, rest)
 

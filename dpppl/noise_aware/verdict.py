@@ -22,7 +22,7 @@ from dpppl.report.render import table
 MOST_DISPERSED = 1.1
 HIDDEN = 40.0
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
-EXACT = 0.005  # smaller departures are not told, however many rows there are
+EXACT = 0.005  # smaller departures by surprise, and third moments, are not told, however many rows there are
 UNLEARNED = 4.0
 TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
@@ -228,7 +228,7 @@ class Verdict(Fit, verdict.Verdict):
 
     @property
     def misfit(self) -> str | None:
-        """The finding against the model from ranks of responses; None for a sandwich."""
+        """The finding against the model from ranks of responses, or that they could show none; None for a sandwich."""
         return next(map(str, misfit(self)), None)
 
     def share_learned(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Single charged accesses of SVI: `init` and `update`, as NumPyro's users write them, and queries of ELBO and accuracy."""
+"""SVI by hand: `init`, which is free, `update`, a charged access, and charged queries of ELBO and accuracy."""
 
 from dataclasses import replace
 from functools import partial
@@ -183,7 +183,7 @@ def estimate_accuracy(
 
     row = objective.split.row
     with TRACING:
-        samples = objective.sample(params, keys.stream(key, "guide"), num_particles)
+        samples = objective.sample(params, keys.stream(key, "guide"), num_particles, public)
         program = jax.make_jaxpr(is_correct)(row, (public, samples))
         if shape := program.out_avals[0].shape:
             raise ConfigurationError(

@@ -89,12 +89,11 @@ class Objective:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 
-    def sample(self, params: Tree, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
+    def sample(self, params: Tree, rng_key: jax.Array, num_samples: int, public: Tree) -> dict[str, jax.Array]:
         """Draws of the latents that all rows share, constrained, by site."""
-        placeholders = self.split.placeholder_public()
 
         def one(key: jax.Array) -> Tree:
-            guide = handlers.seed(data_free(self.guide, self.split, placeholders), key)
+            guide = handlers.seed(data_free(self.guide, self.split, public), key)
             trace = handlers.trace(handlers.substitute(guide, data=dict(params))).get_trace()
             return {name: trace[name]["value"] for name in self.split.latents}
 

@@ -181,13 +181,14 @@ class SVIResult:
         rng_key = keys.as_key(rng_key)
         check_params(params, objective.shapes)
 
-        def draws(rng_key: jax.Array, params: Tree) -> dict[str, jax.Array]:
+        def draws(rng_key: jax.Array, params: Tree, public: Tree) -> dict[str, jax.Array]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
                 return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
-            return objective.sample(params, rng_key, num_samples)
+            return objective.sample(params, rng_key, num_samples, public)
 
         with TRACING:
-            found: dict[str, Tree] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
+            given = rng_key, params, self.public or {}
+            found: dict[str, Tree] = proved(draws, *given, num_rows=None)(*given)
             return found
 
     @checked

@@ -154,7 +154,7 @@ class SVI(SVISettings):
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
         num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
-        if self._optim is None:
+        if self._optim is None or (isinstance(self._optim, optimizers.DefaultOptimizer) and not self.budget.charged):
             self._optim = optimizers.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
         given, (args, kwargs) = (args, kwargs), self.grouped(self.model, args, kwargs, run.key)

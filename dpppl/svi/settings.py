@@ -131,7 +131,8 @@ class SVISettings(Fixed, PrivateRunner):
         self._start = self._start if start is None else start
 
     def _adapt(self, split: SplitModel, public: Tree, responses: Responses) -> bool:
-        """Whether the model is wide, for which clipping is flat, and steps take batches, where the user chose neither.
+        """Set mechanism and scale for a model, and return whether it is wide: then clipping is flat, and steps take batches,
+        where the user chose neither.
 
         The norm is mu / s, s the latents' median prior sd. The mean gradient of all steps has noise of norm / mu, and the prior
         pulls a latent by 1 / s where it is one sd away. A longer norm lets noise outweigh the prior where rows say little, a

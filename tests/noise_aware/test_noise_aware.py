@@ -342,6 +342,24 @@ def test_a_run_spends_its_budget_once(compiled_once, capsys):
         found.privacy_plan()
 
 
+def test_bayes_factors_of_latents_in_public_units():
+    """Those of mu = unit z at 0 are those of z."""
+
+    def scaled(y, unit):
+        law = dist.TransformedDistribution(dist.Normal(0.0, 1.0), dist.transforms.AffineTransform(0.0, unit))
+        mu = numpyro.sample("mu", law)
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu / unit, 1.0), obs=y)
+
+    y, public = np.random.default_rng(0).normal(0.1, 1.0, 500).astype(np.float32), dpppl.Public(np.float32(20.0))
+    found = dpppl.NoiseAware(scaled, noise_multiplier=2.0, num_samples=4_000, print_cost=False, progress_bar=False)
+    found.run(dpppl.secret_key(), y, public)
+    drawn = np.asarray(found.get_samples(allow_unconverged=True)["mu"], float)
+    expected = stats.norm.pdf(0.0, drawn.mean(), drawn.std()) / stats.norm.pdf(0.0, 0.0, 20.0)
+    assert found.bayes_factor("mu", 0.0, allow_unconverged=True) == pytest.approx(expected, rel=0.2)
+    assert found.bayes_factor("mu", 20.0, allow_unconverged=True) < 1e-3
+
+
 def check_bayes_factors(found, samples):
     """Densities of 500 draws by a kernel estimate, which is within a fifth near the middle; the prior is N(0, 1)."""
     for number in range(DIMENSION):

@@ -118,7 +118,7 @@ def test_a_guide_starts_at_the_frame_and_its_parameters_move_linearly(kind):
         assert np.allclose(value, white, atol=2e-2), name
     mean, covariance = exact()
     params = objective.constrain(start)
-    draws = objective.sample(params, jax.random.key(0), 4000)
+    draws = objective.sample(params, jax.random.key(0), 4000, {})
     drawn = np.concatenate([draws["w"], np.reshape(draws["b"], (-1, 1))], axis=1)
     assert np.allclose(drawn.mean(axis=0), mean, atol=0.1 * np.sqrt(np.diag(covariance)).max())
     if kind is AutoMultivariateNormal:

@@ -58,14 +58,17 @@ def test_runs_of_other_shapes_hold_no_programs_but_those_that_are_kept(monkeypat
 
 @pytest.fixture
 def folder(tmp_path):
-    """A persistent cache of the test's own."""
+    """A persistent cache of the test's own, of all programs, however fast they are compiled."""
     from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    settings = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
     compilation_cache.reset_cache()
     yield tmp_path
-    jax.config.update("jax_compilation_cache_dir", before)
+    for name, value in before.items():
+        jax.config.update(name, value)
     compilation_cache.reset_cache()
 
 
@@ -103,7 +106,6 @@ def regression(x, y):
 @pytest.mark.slow
 def test_the_persistent_cache_holds_no_row(folder):
     """Runs of all three methods leave no entry that holds a row; a program that captured the rows as a constant leaves one."""
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     numbers = np.random.default_rng(0).normal(size=(1_203, 3)).astype(np.float32)
     rows, given = (numbers[:, :2], numbers[:, 2]), {"noise_multiplier": 50.0, "print_cost": False}
     executables.clear()

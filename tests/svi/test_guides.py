@@ -322,3 +322,33 @@ def test_dropout_says_what_it_cannot_drop():
         make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["scale"])).init(jax.random.key(0), X, Y)
     with pytest.raises(dpppl.ConfigurationError, match="sites must be some of"):
         make(normal, dpppl.AutoDropout(normal, rate=0.5)).init(jax.random.key(0), Y)
+
+
+def scaled(y, scale):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, scale[0]), obs=y)
+
+
+def scaled_guide(y, scale):
+    numpyro.sample("mu", dist.Normal(numpyro.param("loc", 1.0) * scale.sum(), 0.01))
+
+
+def test_guides_that_read_a_public_array_are_drawn_with_it():
+    """3.0 * (1.0 + 3.0); draws lie within .01 of it but for one test in a million, and of accuracies one decides."""
+    y, scale, params = np.ones(9, np.float32), np.array([1.0, 3.0], np.float32), {"loc": jnp.float32(3.0)}
+    svi = make(scaled, scaled_guide, clipping_norm=1.0, num_data=9)
+    found = run(svi, 1, y, dpppl.Public(scale)).sample_posterior(jax.random.key(1), 100, params)
+    assert abs(float(np.mean(found["mu"])) - 12.0) < 0.01
+    asked = params, lambda samples, *_: samples["mu"].mean() > 11.0, y, dpppl.Public(scale)
+    assert svi.estimate_accuracy(dpppl.secret_key(), *asked, noise_multiplier=0.01) > 0.9
+
+
+def test_the_default_optimiser_is_as_long_as_the_run_that_is_made():
+    """A look at the optimiser, and a run that is refused, decide nothing."""
+    svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
+    assert svi.optim.num_steps == optimizers.NUM_STEPS
+    with pytest.raises(dpppl.UnsupportedModelError):
+        run(svi, 3, "no rows")
+    run(svi, 7, Y)
+    assert svi.optim.num_steps == 7

@@ -101,7 +101,7 @@ def test_latents_of_rows_are_not_released():
     svi = svi_of(factor_analysis, lambda model: amortised_guide, gradient="per_parameter")
     x = data(MARKER)[0]
     params = svi.get_params(svi.init(jax.random.key(0), x))
-    assert svi.objective().sample(params, jax.random.key(1), 2).keys() == {"mean"}
+    assert svi.objective().sample(params, jax.random.key(1), 2, {}).keys() == {"mean"}
     assert not holds_rows((svi, params), x, x[:, 0])
 
 
