@@ -200,7 +200,7 @@ class DPSGNHT(DPKernel):
     - **model** - a NumPyro model with one data plate.
     - **diffusion** - positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps.
 
-    The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
+    In the first half of the warmup zeta stays as it is. The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
     minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
     noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Ding et al. (2014), Algorithm 1, with the middle of the momenta for a finite step and a thermostat whose
