@@ -163,7 +163,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_684, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
     "data": ("data", 1_592, 900),
-    "model": ("model", 4_354, 2_700),
+    "model": ("model", 4_362, 2_700),
     "proof": ("information_flow jaxprs", 1_733, 1_300),
     "access": ("access row_program", 3_194, 1_700),
     "session": ("runs processes", 2_551, 1_500),
@@ -171,9 +171,9 @@ ROOMS = {
     "frame": ("frame", 413, 404),
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
-    "mcmc": ("mcmc", 2_566, 1_400),
-    "svi": ("svi", 2_461, 1_400),
-    "noise_aware": ("noise_aware", 4_462, 1_600),
+    "mcmc": ("mcmc", 2_573, 1_400),
+    "svi": ("svi", 2_475, 1_400),
+    "noise_aware": ("noise_aware", 4_468, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

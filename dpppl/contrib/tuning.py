@@ -145,7 +145,7 @@ def tune(
     noise = positive(score_noise, name="score_noise")
     scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
     of_score = scored.event(np.array([noise]))
-    plans = [runner.privacy_plan() for runner in runners]
+    plans = [_plan(runner, args, kwargs) for runner in runners]
     event = SelectionEvent(
         candidates=tuple(dict.fromkeys((*plan.events, of_score) for plan in plans)), mean=float(mean_runs), shape=shape
     )
@@ -178,7 +178,12 @@ def tune(
             # output of single runs would reveal how many there were
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                samples = _samples(make(candidates[chosen]), own, args, kwargs)
+                runner = _checked(make(candidates[chosen]))
+                if _plan(runner, args, kwargs).events != plans[chosen].events:
+                    raise ConfigurationError(
+                        "make must give an object of the same cost whenever it is called with a candidate."
+                    )
+                samples = _samples(runner, own, args, kwargs)
                 settings: Any = dict(bounds=bounds, noise_multiplier=noise)
                 found = private_score(keys.stream(own, "score"), score, Public(samples), *args, **settings, **kwargs)
             if found.mean > best[0]:
@@ -197,6 +202,15 @@ def _checked(runner: object) -> Runner:
     if runner.budget.charged:
         raise ConfigurationError("make must give a new object for each run; this one has run already.")
     return runner
+
+
+def _plan(runner: Runner, args: Tree, kwargs: Tree) -> PrivacyReport:
+    """What a run will cost. SVI takes other steps of wide models, and knows one by its arguments. Looks at no data."""
+    if isinstance(runner, SVI):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runner.init(keys.secret_key(), *args, **kwargs)
+    return runner.privacy_plan()
 
 
 def _samples(runner: Any, key: jax.Array, args: Tree, kwargs: Tree) -> dict[str, Any]:

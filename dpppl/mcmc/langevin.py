@@ -200,9 +200,9 @@ class DPSGNHT(DPKernel):
     - **model** - a NumPyro model with one data plate.
     - **diffusion** - positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps.
 
-    In the first half of the warmup zeta stays as it is. The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
-    minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
-    noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
+    In the first half of the warmup zeta stays as it is. The thermostat absorbs isotropic excess noise (privacy noise above the
+    sampler's own, and the isotropic part of minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One
+    scalar zeta cures isotropic noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Ding et al. (2014), Algorithm 1, with the middle of the momenta for a finite step and a thermostat whose
     mass is in proportion to h^2 (Algorithm 1 has a mass of 1, which takes diffusion / h steps to settle).
 

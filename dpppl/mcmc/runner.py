@@ -164,7 +164,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm and
+          counts of rows from a histogram are those of the first run: take a new object for other rows.
         - **extra_fields** - names of fields of the state, but not the key.
         - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several."""
         warmup, kept = self.num_warmup if self._warmup_state is None else 0, self.num_samples // self.thinning
@@ -223,7 +224,13 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
                 chains.bound, is_white=metric is not None, marked=kernel.mechanism.marked,
             )  # fmt: skip
 
-        return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
+        before = self._kernel
+        try:
+            return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
+        except BaseException:
+            if self.calibrated_kernel().auto_norm:  # the frame is of no use to a run that chooses the norm anew
+                self._kernel = before
+            raise
 
     def _sample(self, run: Run, chains: Chains, warmup: int) -> None:
         bound, plan = chains.bound, chains.plan(warmup, self.print_cost, self.progress_bar)

@@ -7,7 +7,7 @@ own rows only.
 
 import inspect
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import jax
@@ -214,7 +214,11 @@ def grouped(
             f"no row has a {ids}: give a number, a string or a tuple for each row; None and NaN are none."
         )
     taken = {n: np.take(np.asarray(x), index.ravel(), axis=0) for n, x in rows.items()}
-    new_args, new_kwargs = arguments.join(taken, {n: Public(x) for n, x in public.items()})
+    static = {
+        n: Public(arguments.static[n]) for n, is_public in arguments.leaves if is_public and n in arguments.static
+    }
+    marked = replace(arguments, static=arguments.static | static)
+    new_args, new_kwargs = marked.join(taken, {n: Public(x) for n, x in public.items()})
     return tuple(new_args), new_kwargs | {MASK: mask}
 
 

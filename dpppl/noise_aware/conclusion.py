@@ -68,7 +68,8 @@ def concluded(
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
-            verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
+            verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
+            symmetric=bound.symmetric, unnamed=bound.unnamed,
             codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
             has_columns=verdict.hidden < HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
@@ -103,7 +104,7 @@ def bayes_factor(
         )
     warn_of(verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
     number, prior = names.index(element), releases.prior
-    split, site, transforms = coordinates.split, element.split("[")[0], {}
+    split, site, transforms = coordinates.split, coordinates.site_of[element], {}
 
     def visit(site: Document, transform: Distribution) -> Tree:
         transforms[site["name"]] = transform

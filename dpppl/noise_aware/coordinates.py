@@ -129,10 +129,13 @@ class Coordinates:
 
     def names(self) -> list[str]:
         """Names of the coordinates: the site, with an index where it has several."""
-        found = []
-        for site, s in self.shapes.items():
-            found += [f"{site}[{','.join(map(str, i))}]" if s.shape else site for i in np.ndindex(*s.shape)]
-        return found
+        return list(self.site_of)
+
+    @property
+    def site_of(self) -> dict[str, str]:
+        """The site of each coordinate, by its name."""
+        name = lambda site, index: f"{site}[{','.join(map(str, index))}]" if index else site  # noqa: E731
+        return {name(site, index): site for site, s in self.shapes.items() for index in np.ndindex(*s.shape)}
 
     def vector(self, z: Arrays, public: Arrays | None = None) -> jax.Array:
         """The coordinates (d,) of latents; Public arrays are needed where deterministic sites are among them."""

@@ -134,6 +134,7 @@ class Verdict(Fit, verdict.Verdict):
     - **blurred** - sites of many coordinates that differ by little more than they are known by.
     - **through** - the latents that the likelihood knows through coordinates only.
     - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
+    - **sites** - the site of each coordinate, by its name.
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
@@ -161,6 +162,7 @@ class Verdict(Fit, verdict.Verdict):
     blurred: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     beyond: dict[str, Array] = field(default_factory=dict, repr=False)
+    sites: dict[str, str] = field(default_factory=dict, repr=False)
     symmetric: tuple[str, ...] = ()
     unnamed: str | None = None
     codes: tuple[str, ...] = ()
@@ -242,7 +244,9 @@ class Verdict(Fit, verdict.Verdict):
     @property
     def by_site(self) -> dict[str, Array]:
         """For each element of each site of the coordinates the word of `share_learned`, in order, (elements,)."""
-        found = [(name.split("[")[0], word) for name, word in self.share_learned()]
+        beyond = [site for site, words in self.beyond.items() for _ in np.ravel(words)]
+        sites = [self.sites.get(name, name.split("[")[0]) for name in self.learned] + beyond
+        found = [(site, word) for site, (_, word) in zip(sites, self.share_learned())]
         return {site: np.array([w for s, w in found if s == site], dtype=object) for site in dict(found)}
 
     def rows(self) -> list[tuple[str, str]]:

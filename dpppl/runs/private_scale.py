@@ -20,7 +20,7 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, clears_tracebacks, prepare
+from dpppl.runs.driver import TRACING, on_host, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.types import Function, Tree
@@ -60,7 +60,7 @@ class PrivateScale:
         return accounting.epsilon(self.events, delta)
 
 
-@clears_tracebacks
+@on_host
 @checked
 def private_scale(
     rng_key: jax.Array, x: jax.Array, *, target_epsilon: float | None = None, target_delta: float | None = None,

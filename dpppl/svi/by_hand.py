@@ -22,7 +22,7 @@ from dpppl.svi.elbo import check_params
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state
 from dpppl.types import BySite, Function, Tree
-from dpppl.validation import check_num_data, checked
+from dpppl.validation import check_num_data, checked, positive_integer
 
 
 @clears_tracebacks
@@ -136,7 +136,8 @@ def estimate_elbo(
     Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
     key = keys.as_key(rng_key)
     args, kwargs = svi.grouped(svi.model, args, kwargs, key)
-    objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
+    particles = positive_integer(num_particles, name="num_particles")
+    objective = replace(bind(svi, key, args, kwargs)[0], num_particles=particles)
     check_params(params, objective.shapes)
     rows, public = objective.arrays(args, kwargs, svi.mesh)
     draw_key = keys.stream(key, "guide")
@@ -168,7 +169,7 @@ def estimate_accuracy(
     - **num_particles** - posterior samples that `correct` is given.
 
     Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
-    key = keys.as_key(rng_key)
+    key, num_particles = keys.as_key(rng_key), positive_integer(num_particles, name="num_particles")
     objective, _ = bind(svi, key, args, kwargs)
     if svi.num_data is None:
         raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")

@@ -103,7 +103,7 @@ class SVIResult:
         numbers."""
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
-        framed = self.objective is not None and self.objective.metric is not None
+        framed = getattr(self.report.details, "frame", None) is not None
         return convergence(self.gradients, clipped=self.clipped, counted=self.counted, framed=framed).refusals
 
     @property
@@ -253,7 +253,7 @@ def noise_aware_params(
     params = dict(objective.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), trajectory)))
     _warn_of_wandering(objective, trajectory)
     moments = _prior_moments(objective, public)
-    for name in [name for name in params if name.endswith("_loc")]:
+    for name in [name for name in params if name in moments]:
         gradient, prefix = np.asarray(gradients[name], np.float64), name.removesuffix("loc")
         if len(gradient) < _MIN_LENGTH:
             raise ConfigurationError(

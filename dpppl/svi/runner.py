@@ -148,13 +148,16 @@ class SVI(SVISettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **num_steps** - steps, each one access; None: 400.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm and
+          counts of rows from a histogram are those of the first run: take a new object for other rows.
         - **progress_bar** - whether to show one.
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
         num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
-        if self._optim is None or (isinstance(self._optim, optimizers.DefaultOptimizer) and not self.budget.charged):
+        if init_state is None and isinstance(self._optim, MovedOptimizer):
+            self._optim = MovedOptimizer(num_steps, self._optim.movement)
+        elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
             self._optim = optimizers.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
         given, (args, kwargs) = (args, kwargs), self.grouped(self.model, args, kwargs, run.key)
@@ -237,7 +240,13 @@ class SVI(SVISettings):
 
             return NormPhase.starting(z, split, plan, histogram, choose, metric)
 
-        return measure_norms(run, phase_in, self.budget, begin, located)
+        before = self._metric, self._start, self._optim
+        try:
+            return measure_norms(run, phase_in, self.budget, begin, located)
+        except BaseException:
+            if self._has_auto_norm:  # the frame is of no use to a run that chooses the norm anew
+                self._metric, self._start, self._optim = before
+            raise
 
     @staticmethod
     def _framed(objective: Objective, metric: Metric) -> tuple[Objective, Movement]:

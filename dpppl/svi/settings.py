@@ -150,6 +150,10 @@ class SVISettings(Fixed, PrivateRunner):
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
         if self.frame and self._metric is None and not (init_state is None and init_params is None):
             raise ConfigurationError("frame=True finds the start: leave out init_state and init_params, or frame.")
+        if init_state is not None and init_params is not None:
+            raise ConfigurationError(
+                "init_state holds the parameters that a run goes on from: leave init_params out, or init_state."
+            )
         usual = Start.STATE if init_state is not None else start_of(self.guide) if self._metric is None else Start.FRAME
         return usual if init_params is None else Start.SUPPLIED
 

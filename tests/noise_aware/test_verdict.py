@@ -439,3 +439,17 @@ def test_symmetries_of_counts_are_looked_for():
 def found_symmetries(model, *arguments):
     split = split_model(model, arguments, {})
     return symmetries(split, Coordinates.of(split).draws, Responses.of(split), {})
+
+
+def test_sites_whose_names_end_in_brackets_are_sites():
+    """As f"b[{i}]" in a loop gives them."""
+    coordinates = Coordinates(
+        None, {"b[0]": jax.ShapeDtypeStruct((), float), "c": jax.ShapeDtypeStruct((2,), float)}, ()
+    )
+    assert coordinates.site_of == {"b[0]": "b[0]", "c[0]": "c", "c[1]": "c"}
+    found = verdict(
+        learned={"b[0]": 0.9, "c[0]": 0.3, "c[1]": 0.01}, sites=coordinates.site_of, beyond={"b": np.array("prior")}
+    )
+    assert {site: list(words) for site, words in found.by_site.items()} == {
+        "b[0]": ["learned"], "c": ["partly", "prior"], "b": ["prior"],
+    }  # fmt: skip

@@ -22,7 +22,7 @@ from dpppl import ConfigurationError
 from dpppl.access.norm_histogram import Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
-from dpppl.frame.guides import Movement
+from dpppl.frame.guides import MovedOptimizer, Movement
 from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
@@ -305,3 +305,39 @@ def test_a_run_from_a_frame_costs_what_was_planned_and_finds_the_posterior(make,
     shown = thing if make is mcmc_of else result
     arguments = () if make is mcmc_of else (jax.random.key(2), 10)
     assert shown.to_arviz(*arguments).attrs["epsilon"] == str(report.epsilon)
+
+
+@pytest.mark.parametrize("method", ["MCMC", "SVI"])
+def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, method):
+    """The next run, which has no frame, measures norms and clips in the same coordinates."""
+    from dpppl.runs.prelude import NormPhase
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    y, target = (
+        np.random.default_rng(0).normal(0.5, 1.0, 3_000).astype(np.float32),
+        dict(target_epsilon=1.0, target_delta=1e-5),
+    )
+    starting = NormPhase.starting.__func__
+
+    def interrupted(cls, *args, **options):
+        if isinstance(args[-1], Metric) or options.get("is_white"):
+            raise KeyboardInterrupt
+        return starting(cls, *args, **options)
+
+    monkeypatch.setattr(NormPhase, "starting", classmethod(interrupted))
+    if method == "SVI":
+        svi = dpppl.SVI(model, AutoNormal(model), print_cost=False, **target)
+        with pytest.raises(KeyboardInterrupt):
+            svi.run(dpppl.secret_key(), 400, y, progress_bar=False)
+        assert svi._metric is None and not isinstance(svi._optim, MovedOptimizer)
+    else:
+        mcmc = dpppl.MCMC(
+            dpppl.DPSGLD(model), num_warmup=50, num_samples=350, progress_bar=False, print_cost=False, **target
+        )
+        with pytest.raises(KeyboardInterrupt):
+            mcmc.run(dpppl.secret_key(), y)
+        assert mcmc.calibrated_kernel().metric is None

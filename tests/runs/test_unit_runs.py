@@ -145,3 +145,17 @@ def test_an_audit_of_a_person_of_many_rows_stays_below_the_account():
     settings = dict(num_steps=10, delta=1e-5, num_trials=4000, rng_key=jax.random.key(1))
     found = dpppl.contrib.audit.audit(kernel, Y[:12], person=[0] * 6 + [1, 1, 2, 3, 3, 4], **PERSONS, **settings)
     assert 0.7 * found.epsilon_reported < found.epsilon_lower <= found.epsilon_reported
+
+
+@pytest.mark.parametrize("value", [[0.0, 1.0], {0: 0.0}], ids=["list", "dict"])
+def test_public_values_that_are_no_arrays_stay_public(value):
+    def model(y, prior):
+        mu = numpyro.sample("mu", dist.Normal(prior[0], 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0)
+    settings = dict(num_warmup=0, num_samples=3, progress_bar=False, print_cost=False, max_rows_per_unit=2)
+    mcmc = dpppl.MCMC(kernel, unit="person", **settings)
+    mcmc.run(dpppl.secret_key(), np.zeros(6, np.float32), prior=dpppl.Public(value), person=np.repeat(np.arange(3), 2))
+    assert mcmc.get_samples(allow_unconverged=True)["mu"].shape == (3,)

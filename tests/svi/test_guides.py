@@ -352,3 +352,40 @@ def test_the_default_optimiser_is_as_long_as_the_run_that_is_made():
         run(svi, 3, "no rows")
     run(svi, 7, Y)
     assert svi.optim.num_steps == 7
+
+
+def test_the_default_schedule_is_as_long_as_each_run_that_begins_anew():
+    """Whatever looked at the optimiser, or was charged, before."""
+    svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
+    svi.estimate_elbo(
+        dpppl.secret_key(), {"mu_auto_loc": 0.0, "mu_auto_scale": 1.0}, Y, bound=1.0, noise_multiplier=9.0
+    )
+    first = run(svi, 7, Y)
+    assert svi.optim.num_steps == 7
+    run(svi, 2, Y, seed=1, init_state=first.state)
+    assert svi.optim.num_steps == 7
+    run(svi, 3, Y, seed=2)
+    assert svi.optim.num_steps == 3
+
+
+def test_what_a_call_would_ignore_is_refused_before_a_charge():
+    svi = make(normal)
+    state = run(svi, 2, Y).state
+    spent = svi.privacy_report().events
+    with pytest.raises(dpppl.ConfigurationError, match="leave init_params out, or init_state"):
+        run(svi, 2, Y, seed=1, init_state=state, init_params={"mu_auto_loc": 5.0})
+    params = {"mu_auto_loc": 0.0, "mu_auto_scale": 1.0}
+    with pytest.raises(dpppl.ConfigurationError, match="num_particles"):
+        svi.estimate_elbo(dpppl.secret_key(), params, Y, bound=1.0, noise_multiplier=9.0, num_particles=0)
+    assert svi.privacy_report().events == spent
+
+
+def test_parameters_of_the_model_have_no_noise_aware_location():
+    def shifted(y):
+        shift = numpyro.param("shift_loc", 0.0)
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu + shift, 1.0), obs=y)
+
+    result = run(make(shifted, gradient="per_parameter"), 100, Y)
+    assert result.noise_aware_params().keys() == result.last_params.keys()

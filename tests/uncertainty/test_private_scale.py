@@ -68,3 +68,10 @@ def test_what_is_refused_costs_nothing(tmp_path):
             dpppl.private_scale(
                 dpppl.secret_key(), *wrong, **({"noise_multiplier": 1.0} if message == "columns" else {})
             )
+
+
+def test_inside_a_transform_it_is_refused_before_a_charge(tmp_path):
+    ledger, key = dpppl.PrivacyLedger(tmp_path / "ledger", epsilon=2.0, delta=1e-5), dpppl.secret_key()
+    with pytest.raises(dpppl.ConfigurationError, match=r"inside jax\.jit"):
+        jax.jit(lambda x: dpppl.private_scale(key, x, noise_multiplier=10.0, ledger=ledger).location)(np.arange(100.0))
+    assert ledger.spent == 0.0
