@@ -205,7 +205,7 @@ def _checked(runner: object) -> Runner:
 
 
 def _plan(runner: Runner, args: Tree, kwargs: Tree) -> PrivacyReport:
-    """What a run will cost. SVI takes other steps of wide models, and knows one by its arguments. Looks at no data."""
+    """The cost of a run. SVI takes other steps of wide models, and knows one by its arguments. Looks at no data."""
     if isinstance(runner, SVI):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
