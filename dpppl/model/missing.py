@@ -16,6 +16,7 @@ from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arrays
 from dpppl.model.handlers import log_prob_of, made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
+from dpppl.model.row_independence import known
 from dpppl.model.structure import Site, Trace, counted, is_observed, log_weight, plates_of, unwrapped
 from dpppl.types import Distribution, Tree
 
@@ -56,9 +57,10 @@ def in_use(split: Any, z: Arrays, row: Arrays, public: Arrays) -> Arrays:
     return _in_use(split, z, row, public, {}, split.visit_observed(lambda site: None, z, row, public, first))
 
 
-def stand_ins(split: Any, latents: Arrays) -> tuple[str, ...]:
-    """The latents of a row that are summed out and stand for missing values: those with a mask, and others that some rows that
-    were made up do not use. `latents`: shapes by site, None where they are discrete. Looks at no data.
+def stand_ins(split: Any, latents: Arrays, public: Arrays) -> tuple[str, ...]:
+    """The latents of a row that are summed out and stand for missing values: those with a mask, and others that of the rows that
+    were made up some do not use; if discrete, some do. `latents`: shapes by site, None where they are discrete. `public`: Public
+    arrays as given, since a latent may enter through them. Looks at no private data.
 
     Raises UnsupportedModelError for other continuous ones, and where a latent stands in what is observed."""
     _check_observed(split)
@@ -66,13 +68,13 @@ def stand_ins(split: Any, latents: Arrays) -> tuple[str, ...]:
     for name, _ in split.summed:
         if name in split.masked:
             continue
-        z, rows, public = _made_up(split)
+        of_rows = jax.jit(jax.vmap(partial(_of_made_up, split, name), (None, None, 0)))
         try:
-            uses, hidden = jax.device_get(jax.jit(jax.vmap(partial(_of_made_up, split, name, z, public)))(rows))
+            uses, hidden = jax.device_get(of_rows(*_made_up(split, public)))
         except (TypeError, IndexError, UnsupportedModelError):  # an index, which cannot be NaN
             continue
         if latents[name] is None:
-            found += [] if np.all(uses) or np.any(hidden) else [name]
+            found += [] if np.all(uses) or not np.any(uses) or np.any(hidden) else [name]
         elif np.all(uses):
             raise UnsupportedModelError(of_row_message(name, False, split.data_plate))
         elif np.any(hidden):
@@ -165,8 +167,8 @@ def _check_observed(split: Any) -> None:
                 )
 
 
-def _made_up(split: Any) -> tuple[Arrays, Arrays, Arrays]:
-    """Latents, and rows (n, ...) that differ in all that may be a mask."""
+def _made_up(split: Any, public: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Latents, Public arrays, and rows (n, ...) that differ in all that may be a mask."""
     rng, rows = np.random.default_rng(0), {}
     for name, shape in split.row.items():
         size = (_NUM_ROWS, *shape.shape)
@@ -175,4 +177,5 @@ def _made_up(split: Any) -> tuple[Arrays, Arrays, Arrays]:
         numbers[0] = 1
         rows[name] = numbers.astype(shape.dtype)
     z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in split.latents.items()}
-    return z, rows, split.placeholder_public()
+    draw = lambda shape, dtype: np.asarray(rng.uniform(0.1, 0.9, shape)).astype(dtype)  # noqa: E731
+    return z, known(public, split.num_rows, draw), rows

@@ -193,16 +193,18 @@ def check_coupling(
 def _made_up(
     kind: tuple[_Kind, _Kind], latents: Shapes, arguments: Arguments, public: Arrays, observed: Shapes, rng: np.random.Generator
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:  # fmt: skip
-    """Latents, three rows, Public arrays, and noise; Public arrays are real, unless unknown or as long as the data."""
+    """Latents, three rows, Public arrays as `known`, and noise."""
 
     def draw(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.asarray(kind[not jnp.issubdtype(dtype, jnp.inexact)](rng, shape)).astype(dtype)
 
     z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
     batch = {name: draw(s.shape, s.dtype) for name, s in arguments.shapes(3).items()}
-    known = {}
-    for name, value in public.items():
-        unknown = isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)) or value.shape[:1] == (arguments.num_rows,)
-        known[name] = draw(value.shape, value.dtype) if unknown else value
     noise = {name: np.asarray(rng.uniform(0.05, 0.95, s.shape), jnp.result_type(float)) for name, s in observed.items()}
-    return z, batch, known, noise
+    return z, batch, known(public, arguments.num_rows, draw), noise
+
+
+def known(public: Arrays, num_rows: int, draw: Callable[[tuple[int, ...], np.dtype], np.ndarray]) -> Arrays:
+    """Public arrays as given; those that are unknown or as long as the data are drawn, of a shape and dtype."""
+    is_unknown = lambda x: isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) or x.shape[:1] == (num_rows,)  # noqa: E731
+    return {name: draw(x.shape, x.dtype) if is_unknown(x) else x for name, x in public.items()}

@@ -318,12 +318,12 @@ def _split(
     split = SplitModel(
         latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, summed, masked
     )  # fmt: skip
-    stand_ins = missing.stand_ins(split, structure.latents)
+    public = arguments.public_values(model, args, kwargs)
+    stand_ins = missing.stand_ins(split, structure.latents, public)
     deterministic, observed = check_dependence(split._terms, latents, arguments)
     refusals.check_latents(structure)
     axes = {name: structure.observed[name].axes[data_plate] for name in observed}
     explain = lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed()  # noqa: E731
-    public = arguments.public_values(model, args, kwargs)
     check_coupling(split._rows, latents, arguments, public, observed, axes, explain)
     notes = structure.notes(data_plate, deterministic)
     return replace(split, deterministic=deterministic, missing=stand_ins, notes=notes, dims=structure.dims)

@@ -209,6 +209,52 @@ def test_which_latents_stand_for_missing_values():
     assert split_model(labels, data, {}).missing == ()
 
 
+def two_means(y, locs):
+    w = numpyro.sample("w", dist.Beta(1.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(w))
+        numpyro.sample("y", dist.Normal(jnp.where(kind == 1, locs[1], locs[0]), 1.0), obs=y)
+
+
+def shifted(y, locs):
+    w = numpyro.sample("w", dist.Beta(1.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(w))
+        numpyro.sample("y", dist.Normal(locs[0] + (locs[1] - locs[0]) * (kind == 1), 1.0), obs=y)
+
+
+def of_a_group(y, g, locs):
+    w = numpyro.sample("w", dist.Beta(1.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(w))
+        numpyro.sample("y", dist.Normal(jnp.where((g == 7) & (kind == 1), locs[1], locs[0]), 1.0), obs=y)
+
+
+@pytest.mark.parametrize("mixture", [two_means, shifted, of_a_group])
+def test_a_label_whose_effect_is_public_or_rare_is_no_missing_value(mixture):
+    """The law of the label counts in the density of a completed row. Planted fault: the label stands for a missing value."""
+    locs = np.array([-2.0, 2.0], np.float32)
+    groups = (np.full(20, 7),) if mixture is of_a_group else ()
+    split = split_model(mixture, (np.ones(20, np.float32), *groups, dpppl.Public(locs)), {})
+    assert split.missing == ()
+    row = {"y": jnp.float32(1.5)} | ({"g": jnp.int32(7)} if groups else {})
+    given = {"y": jnp.full(1, 1.5), "kind": jnp.ones(1, int)}
+    density = lambda split: float(split.log_likelihood({"w": jnp.float32(1.0)}, row, {"locs": locs}, given))  # noqa: E731
+    expected = stats.norm.logpdf(1.5, 2.0) - np.log1p(np.exp(-1.0))
+    assert density(split) == pytest.approx(expected, abs=1e-5)
+    assert density(replace(split, missing=("kind",))) == pytest.approx(stats.norm.logpdf(1.5, 2.0), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_mixture_whose_means_are_public_has_its_posterior():
+    rng = np.random.default_rng(0)
+    y = (np.where(rng.random(5000) < 0.8, 2.0, -2.0) + rng.normal(size=5000)).astype(np.float32)
+    mcmc = dpppl.NoiseAware(two_means, noise_multiplier=2.0, num_samples=500, progress_bar=False)
+    mcmc.run(dpppl.secret_key(), y, dpppl.Public(np.array([-2.0, 2.0], np.float32)))
+    w = mcmc.get_samples()["w"]
+    assert abs(np.mean(w) - 0.8) < 5 * np.std(w) < 0.1
+
+
 def test_a_mask_that_is_taken_as_public_is_refused():
     x1, x2, ok, y = simulated(20)
     with pytest.raises(
