@@ -10,6 +10,7 @@ from dpppl.accounting import plan
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.split import SplitModel
+from dpppl.model.supports import first_values
 from dpppl.model.units import split_in_units
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.runner import NoiseAware
@@ -109,10 +110,9 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
         names.append(site["name"])
         return site["value"]
 
-    jax.eval_shape(
-        lambda z, row, public: split.visit_observed(note, z, row, public, {}) and None,
-        split.latents, split.row, split.arguments.public,
-    )  # fmt: skip
+    first = first_values(split)
+    explore = lambda z, row, public: split.visit_observed(note, z, row, public, first) and None  # noqa: E731
+    jax.eval_shape(explore, split.latents, split.row, split.arguments.public)
     return tuple(dict.fromkeys(names))
 
 

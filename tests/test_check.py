@@ -2,6 +2,7 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -52,6 +53,30 @@ def test_a_method_that_would_refuse_says_so_with_the_cure():
     assert all('use clipping="flat"' in words for words in found.values())
     with pytest.raises(UnsupportedModelError, match="plate"):
         dpppl.check(lambda y: numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal()), 1.0), obs=y), Y)
+
+
+def mixture(y):
+    w = numpyro.sample("w", dist.Beta(1, 1))
+    with numpyro.plate("data", y.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(w))
+        numpyro.sample("y", dist.Normal(jnp.where(kind == 1, 2.0, -2.0), 1), obs=y)
+
+
+def gaps(x, ok, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        x = numpyro.sample("x", dist.Normal(0, 1), obs=x, obs_mask=ok)
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "used_only"),
+    [(mixture, (Y,), ("y", "kind")), (gaps, (Y, Y > 0, Y), ("x_observed", "y", "x_unobserved"))],
+    ids=["mixture", "gaps"],
+)
+def test_latents_of_a_row_that_are_summed_out_are_listed(model, args, used_only):
+    found = dpppl.check(model, *args)
+    assert found.used_only == used_only and all(words.startswith("runs; ") for _, words in found.methods)
 
 
 def test_a_time_grows_with_the_work_and_a_long_run_is_announced():
