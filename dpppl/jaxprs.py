@@ -3,6 +3,7 @@
 Differences between versions of JAX are handled here only.
 """
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -338,6 +339,7 @@ class Dependence:
         paths = jax.tree_util.tree_flatten_with_path(self._shapes)[0]
         self._outputs = [(path[0].key, path[1].key) for path, _ in paths]
         self._inputs = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
+        self._reduced = functools.cache(self._reduce)
 
     def names(self, role: str) -> list[str]:
         """The outputs of a role."""
@@ -353,7 +355,7 @@ class Dependence:
 
     def without_slope(self, role: str) -> list[tuple[str, str]]:
         """(kind, name) of the inputs that outputs of a role depend on, and in which none has a derivative: see `has_slope`."""
-        jaxpr, inputs = self._reduced(role)
+        jaxpr, inputs = self._reduced(role, None)
         alone = ([*[False] * len(jaxpr.constvars), *(v is one for v in jaxpr.invars)] for one in jaxpr.invars)
         return [label for label, varies in zip(inputs, alone) if not any(has_slope(jaxpr, varies))]
 
@@ -373,7 +375,7 @@ class Dependence:
         lines += [repr(np.asarray(v).tobytes()) for v in captured]
         return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
 
-    def _reduced(self, role: str, name: str | None = None) -> tuple[Traced, list[tuple[str, str]]]:
+    def _reduce(self, role: str, name: str | None = None) -> tuple[Traced, list[tuple[str, str]]]:
         """The program of an output, or of those of a role, without what it does not need; and its inputs."""
         wanted = [own == role and name in (None, each) for own, each in self._outputs]
         jaxpr, used = dce_jaxpr(self._closed.jaxpr, wanted)

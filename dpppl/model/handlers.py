@@ -213,7 +213,9 @@ class BindPlate(Messenger):
         elif msg["type"] == "subsample":
             msg["kwargs"]["event_dim"] = None  # the rows are the subsample already
         elif msg["type"] == "sample" and self.data_plate in plates_of(msg) and self.plate_scale != 1.0:
-            msg["scale"] = msg["scale"] / self.plate_scale
+            scale = msg["scale"] / self.plate_scale
+            is_one = isinstance(scale, float) and scale == 1.0  # as in a plate that is as long as the rows
+            msg["scale"] = None if is_one else scale
 
 
 class BindRows(BindLatents):

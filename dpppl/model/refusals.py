@@ -54,7 +54,11 @@ CHANGES = (
     "iterator) or draws numbers of Python's or NumPy's; make all that it changes inside the model, anew in each call."
 )
 """Why a model that changes from call to call is refused, and the cure."""
-
+NUMBER = (
+    "the {} depends on the number of rows (x.shape[0], or a plate of that size around a latent); pass a public number as an "
+    "argument instead."
+)
+"""The error for what is computed for one row, and is another thing for all rows."""
 _MOST_COMBINATIONS, _MOST_NODES = 1024, 256
 _FEW = 6
 """Largest number of single numbers that a model may capture, however few rows there are; NumPyro makes some of them."""

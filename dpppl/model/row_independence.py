@@ -3,6 +3,7 @@
 Whether the prior depends on rows is read off abstract traces; coupled rows are found by running the model on made-up rows.
 """
 
+import re
 from collections.abc import Callable, Mapping
 
 import jax
@@ -15,7 +16,7 @@ from dpppl.information_flow.executables import Lowered
 from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arguments, Arrays, Shapes
 from dpppl.model.handlers import user_line
-from dpppl.model.refusals import quoted
+from dpppl.model.refusals import NUMBER, quoted
 from dpppl.types import Function, Tree
 
 Terms = Callable[[int], Function]
@@ -35,15 +36,20 @@ _KINDS: tuple[tuple[_Kind, _Kind], ...] = (
 )
 """Floats and integers of made-up rows. The first three are always compared, the others while nothing finite was."""
 _ALWAYS = 3
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 
 
-def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tuple[tuple[str, ...], Shapes]:
+def check_dependence(
+    terms: Terms, latents: Shapes, arguments: Arguments
+) -> tuple[tuple[str, ...], Shapes, tuple[str, ...]]:
     """Refuse priors that depend on data, or on the number of rows, and sites that do not depend on a row.
 
-    Returns the deterministic sites that depend on neither, and the shapes of the observed values of three rows."""
+    Returns the deterministic sites that depend on neither, the shapes of the observed values of three rows, and the sites whose
+    log likelihood is another program on all rows than on three, which a threshold of x.shape[0] makes of it."""
     try:
-        one, three = (
-            Dependence(terms(n), latent=latents, row=arguments.shapes(n), public=arguments.public) for n in (1, 3)
+        one, three, whole = (
+            Dependence(terms(n), latent=latents, row=arguments.shapes(n), public=arguments.public)
+            for n in (1, 3, arguments.num_rows)
         )
     except UnsupportedModelError:
         raise
@@ -54,14 +60,11 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         return any(kind == "row" for kind, _ in one.inputs(role, name))
 
     def is_same(role: str, name: str) -> bool:
-        return one.text(role, name) == three.text(role, name)
+        return one.text(role, name) == (whole if arguments.num_rows > 1 else three).text(role, name)
 
     def check_number_of_rows(role: str, name: str) -> None:
         if not is_same(role, name):
-            raise UnsupportedModelError(
-                f"the prior of site '{name}' depends on the number of rows (x.shape[0], or a plate of that size around a "
-                "latent); pass a public number as an argument instead."
-            )
+            raise UnsupportedModelError(NUMBER.format(f"prior of site '{name}'"))
 
     for name in latents:
         others = {other for kind, other in one.inputs("latent", name) if kind == "latent"} - {name}
@@ -77,7 +80,7 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
                     "public argument (dpppl.Public)."
                 )
             check_number_of_rows(role, name)
-    for name in one.names("prior"):
+    for name in (n for n in one.names("prior") if n not in latents):
         if has_rows("prior", name):
             raise UnsupportedModelError(
                 f"factor site '{name}' depends on the data but is outside the data plate; move it into the plate, "
@@ -107,8 +110,25 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
             raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))
     kept = "deterministic"
+    unlike = tuple(name for name in likelihood if not is_alike(three, whole, "likelihood", name, arguments.num_rows))
     own = tuple(name for name in one.names(kept) if not has_rows(kept, name) and is_same(kept, name))
-    return own, {name: three.shape("observed", name) for name in three.names("observed")}
+    return own, {name: three.shape("observed", name) for name in three.names("observed")}, unlike
+
+
+def is_alike(three: Dependence, whole: Dependence, role: str, name: str, num_rows: int) -> bool:
+    """Whether the texts of an output's programs on three rows and on all rows differ in lengths of axes only: in whole numbers
+    that grow with the number of rows."""
+    if num_rows in (1, 3):
+        return True
+    some, others = (_NUMBER.split(re.sub(r"[\s;]", "", "".join(of.text(role, name)))) for of in (three, whole))
+
+    def is_length(a: str, b: str) -> bool:
+        if not (a.isdecimal() and b.isdecimal()):
+            return all(map(_NUMBER.fullmatch, (a, b))) and bool(np.isclose(float(a), float(b), rtol=1e-6, atol=0.0))
+        slope, rest = divmod(int(b) - int(a), num_rows - 3)
+        return slope > 0 and rest == 0
+
+    return len(some) == len(others) and all(a == b or is_length(a, b) for a, b in zip(some, others))
 
 
 def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) -> str:

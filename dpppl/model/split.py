@@ -320,11 +320,13 @@ def _split(
     )  # fmt: skip
     public = arguments.public_values(model, args, kwargs)
     stand_ins = missing.stand_ins(split, structure.latents, public)
-    deterministic, observed = check_dependence(split._terms, latents, arguments)
+    deterministic, observed, unlike = check_dependence(split._terms, latents, arguments)
     refusals.check_latents(structure)
     axes = {name: structure.observed[name].axes[data_plate] for name in observed}
     explain = lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed()  # noqa: E731
     check_coupling(split._rows, latents, arguments, public, observed, axes, explain)
+    if unlike:
+        raise UnsupportedModelError(refusals.NUMBER.format(f"likelihood of site '{unlike[0]}'"))
     notes = structure.notes(data_plate, deterministic)
     return replace(split, deterministic=deterministic, missing=stand_ins, notes=notes, dims=structure.dims)
 

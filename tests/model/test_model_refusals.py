@@ -142,6 +142,7 @@ def drawn_from(prior, name="w"):
 
 
 OF_ROWS, OF_NUMBER = "the prior of site 'w' depends on the data", "the prior of site 'w' depends on the number of rows"
+OF_NUMBER_TOO = "the likelihood of site 'y' depends on the number of rows"
 COUPLED = "site 'y' couples the rows, or depends on their number or position"
 IN_JAX = "site 'step' is inside jax.lax control flow, jax.jit or jax.vmap"
 IN_NUMPYRO = "numpyro.contrib.control_flow, whose sample sites cannot be split"
@@ -157,6 +158,11 @@ LAWS = {
     "JAX's number of rows": (lambda x, y: x * drawn_from(dist.Normal(0.0, jnp.ones(2)[0] / x.shape[0])), OF_NUMBER),
     "NumPy's number of rows": (lambda x, y: x * drawn_from(dist.Normal(0.0, (np.arange(2.0) / x.shape[0])[1])), OF_NUMBER),
     "an array of the number of rows": (lambda x, y: x * drawn_from(dist.Normal(np.arange(2.0) / x.shape[0], 1.0).to_event(1))[0], OF_NUMBER),
+    "a threshold of the number of rows": (lambda x, y: x * drawn_from(dist.Normal(0.0, 0.01 if x.shape[0] > 4 else 10.0)), OF_NUMBER),
+    "a part of the number of rows": (lambda x, y: x * drawn_from(dist.Normal(0.0, 1.0 + x.shape[0] // 4)), OF_NUMBER),
+    "a threshold in the likelihood": (lambda x, y: dist.Normal(latent() * x, 0.01 if x.shape[0] > 4 else 10.0), OF_NUMBER_TOO),
+    "a part in the likelihood": (lambda x, y: dist.Normal(latent() * x, jnp.ones(x.shape[0]) * (1 + x.shape[0] // 4)), OF_NUMBER_TOO),
+    "another program from some rows on": (lambda x, y: latent() * (x if x.shape[0] > 4 else jnp.exp(x)), OF_NUMBER_TOO),
     "a latent for each row": (lambda x, y: x * drawn_from(dist.Normal(0.0, 1.0).expand([x.shape[0]]).to_event(1)),
                               "site 'w' is a latent of each row, one value for each"),
     "a factor of rows": (lambda x, y: (w := latent(), numpyro.factor("penalty", -jnp.sum(w * x)))[0],
@@ -186,6 +192,24 @@ LAWS = {
 def test_what_a_row_is_observed_under(name):
     law, words = LAWS[name]
     assert words in refused(observes(law), X, Y)
+
+
+@pytest.mark.parametrize("size", [lambda x: x.shape[0], lambda x: N])
+def test_the_number_of_rows_where_it_changes_nothing(size):
+    """As lengths of arrays and plates, as a public number, and in deterministic sites, which are then left out."""
+
+    def model(x, y, n):
+        w = numpyro.sample("w", dist.Normal(0.0, 0.01 if n > 4 else 10.0))
+        numpyro.deterministic("few", w if x.shape[0] < 4 else -w)
+        numpyro.deterministic("twice", 2.0 * w)
+        with numpyro.plate("data", size(x)) as index:
+            mean = jnp.broadcast_to(w, x.shape) * x + jnp.zeros(x.shape[0])[index] + jnp.stack([x, y], -1) @ jnp.ones(2)
+            numpyro.sample("y", dist.Normal(mean, jnp.ones_like(x)), obs=y)
+
+    split = split_model(model, (X, Y, N), {})
+    assert split.deterministic == ("twice",)
+    expected = dist.Normal(0.0, 0.01).log_prob(0.0)
+    np.testing.assert_allclose(split.log_prior({"w": jnp.zeros(())}, {}), expected, rtol=1e-5)
 
 
 def test_a_likelihood_of_the_row_number():
