@@ -19,6 +19,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.information_flow.executables import run_once
 from dpppl.mcmc.dynamics import ChainState, Dynamics
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
+from dpppl.model.arguments import Arrays
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
@@ -48,7 +49,7 @@ class BoundKernel:
     scales: BySite
 
     @classmethod
-    def of(cls, kernel: Dynamics, split: SplitModel) -> "BoundKernel":
+    def of(cls, kernel: Dynamics, split: SplitModel, public: Arrays) -> "BoundKernel":
         """Bind a kernel. Raises ConfigurationError for settings by site that do not fit the model's sites."""
         clipping = kernel.mechanism.clipping
         by_site = {"clipping_norm": getattr(clipping, "norms", None), "preconditioner": kernel.preconditioner}
@@ -59,7 +60,7 @@ class BoundKernel:
                 )
         diagonals = kernel.preconditioner or {}
         scales = {site: scale_of(site, diagonal, split.latents[site]) for site, diagonal in diagonals.items()}
-        responses = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+        responses = responses_of(split, clipping.num_draws, public) if isinstance(clipping, Centred) else None
         return cls(kernel, split, responses, scales)
 
     @property

@@ -18,7 +18,7 @@ from dpppl.mcmc.details import chain_facts
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.model.arguments import Public, name_of
 from dpppl.model.initialization import Strategy, checked_strategy
-from dpppl.model.units import split_in_units
+from dpppl.model.units import public_values, split_in_units
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
@@ -120,7 +120,8 @@ class DPKernel(Dynamics, MCMCKernel):
         """The kernel with its model's structure for these arguments, found from shapes and dtypes alone.
 
         - **args**, **kwargs** - the model's arguments."""
-        return BoundKernel.of(self, split_in_units(self._model, args, kwargs, data_plate=self.data_plate))
+        split = split_in_units(self._model, args, kwargs, data_plate=self.data_plate)
+        return BoundKernel.of(self, split, public_values(split, args, kwargs))
 
     def check_norm(self) -> None:
         """Raise ConfigurationError if the clipping norm is still to be chosen."""

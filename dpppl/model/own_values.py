@@ -21,19 +21,19 @@ def entering(function: Function, *shapes: Tree) -> list[list[str]]:
 
 
 def why_not_own(
-    values: Callable[..., Arrays], observed: Callable[[Arrays], Sequence[tuple[str, jax.Array, jax.Array]]],
-    laws: Callable[[Arrays], Tree], shapes: tuple[Shapes, Shapes, Shapes],
+    values: Callable[..., Arrays], observed: Callable[[Arrays, Arrays], Sequence[tuple[str, jax.Array, jax.Array]]],
+    laws: Callable[[Arrays], Tree], shapes: tuple[Shapes, Shapes, Shapes], public: Arrays,
 ) -> str | None:  # fmt: skip
-    """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no data.
+    """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no rows.
 
     Values must be free given the arguments that distributions and masks are computed from. A value that is computed from such
     arguments alone is not free. A value that is computed from such arguments and from others is free if, on made-up rows, it
     changes with the others wherever it counts: jnp.where(ok, y, 0.0) under mask(ok), for example.
 
     - **values** - `values(z, row, public)`: observed values by site, as the model gives them.
-    - **observed** - `observed(row)`: name, value, and which of its entries count under masks, of each observed site.
+    - **observed** - `observed(row, public)`: name, value, and which of its entries count under masks, of each observed site.
     - **laws** - `laws(row)`: distributions, where other values were observed.
-    - **shapes** - shapes of z, row and public."""
+    - **shapes**, **public** - shapes of z, row and public; Public arrays, since one may be a factor of a value, or a mask."""
     row, used = shapes[1], _used_by(laws, shapes[1])
     shared: dict[str, str] = {}
     for name in jax.eval_shape(values, *shapes):
@@ -47,7 +47,7 @@ def why_not_own(
             return _shared(name, min(inputs))
         if both := used.intersection(inputs):
             shared[name] = min(both)
-    for name, value, counts in jax.device_get(_on_made_up_rows(observed, row, used)) if shared else ():
+    for name, value, counts in jax.device_get(_on_made_up_rows(observed, row, used, public)) if shared else ():
         is_fixed = np.all((value == value[:, :1]) | (value != value), axis=1, keepdims=True)
         if name in shared and np.any(is_fixed & counts):
             return _shared(name, shared[name])
@@ -84,7 +84,7 @@ def _tells_missing(equation: JaxprEqn) -> bool:
     return len(inner) == 1 and len(inner[0].eqns) == 1 and _tells_missing(inner[0].eqns[0])
 
 
-def _on_made_up_rows(function: Callable[[Arrays], Tree], row: Shapes, used: set[str]) -> Tree:
+def _on_made_up_rows(function: Callable[..., Tree], row: Shapes, used: set[str], public: Arrays) -> Tree:
     """`function` of rows (attempts, alternatives, ...); alternatives differ in the arguments that are not `used`."""
     rng, found = np.random.default_rng(0), {}
     for name, shape in row.items():
@@ -96,9 +96,10 @@ def _on_made_up_rows(function: Callable[[Arrays], Tree], row: Shapes, used: set[
         found[name] = np.broadcast_to(number, (_ATTEMPTS, _ALTERNATIVES, *shape.shape)).astype(shape.dtype)
     names: list[str] = []
 
-    def numbers(row: Arrays) -> Tree:
-        sites = function(row)
+    def numbers(row: Arrays, public: Arrays) -> Tree:
+        sites = function(row, public)
         names[:] = [name for name, *_ in sites]
         return [jnp.broadcast_arrays(value, counts) for _, value, counts in sites]
 
-    return [(name, *rest) for name, rest in zip(names, jax.jit(jax.vmap(jax.vmap(numbers)))(found))]
+    of_all = jax.vmap(jax.vmap(numbers, (0, None)), (0, None))
+    return [(name, *rest) for name, rest in zip(names, jax.jit(of_all)(found, public))]

@@ -15,6 +15,7 @@ from dpppl.model.arguments import Arrays, zeros
 from dpppl.model.censoring_checks import check_declarations
 from dpppl.model.own_values import entering, why_not_own
 from dpppl.model.refusals import FLAT
+from dpppl.model.row_independence import known
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
@@ -52,12 +53,15 @@ class Responses:
     is_shared: bool = False
 
     @classmethod
-    def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS, may_share: bool = False) -> "Responses":
-        """Responses of a model, found abstractly: looks at no data.
+    def of(
+        cls, split: SplitModel, num_draws: int = NUM_DRAWS, may_share: bool = False, public: Arrays | None = None
+    ) -> "Responses":
+        """Responses of a model: looks at no private data.
 
         - **split** - the model.
         - **num_draws** - number of responses that are drawn for a row.
         - **may_share** - whether rows may share their responses where no row enters the law: then more are listed.
+        - **public** - Public arrays as `row_independence.known` takes them; ones stand for those that are unknown.
 
         Raises UnsupportedModelError, naming the site, where the model's responses cannot be simulated."""
         if split.local:
@@ -87,7 +91,8 @@ class Responses:
         shapes = split.latents, split.row, split.arguments.public
         jax.eval_shape(distributions, *shapes)
         _check(split, sites)
-        z, public = zeros(split.latents), split.placeholder_public()
+        public = known(split.arguments.public if public is None else public, split.num_rows, np.ones)
+        z, public = zeros(split.latents), jax.tree.map(jnp.asarray, public)
 
         def laws(row: Arrays) -> Tree:
             """The parameters of the responses' distributions when other responses are observed."""
@@ -97,13 +102,14 @@ class Responses:
 
         if problem := why_not_own(
             lambda z, row, public: distributions(z, row, public)[0],
-            lambda row: [
+            lambda row, public: [
                 (s["name"], s["value"], counted(s["fn"]))
                 for s in supports.observed(split, z, row, public)
                 if not censoring.is_censored(s["fn"])
             ],
             laws,
             shapes,
+            public,
         ):
             raise UnsupportedModelError(f"{problem}, or {FLAT}.")
         has_gaps = bool(split.missing) or any(is_masked(s) for s in sites)

@@ -164,11 +164,16 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     return jnp.any(mask & jax.vmap(of_row, (None, 0, None))(z, rows, public))
 
 
-def responses_of(split: SplitModel, num_draws: int, may_share: bool = False) -> Responses:
+def public_values(split: SplitModel, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Arrays:
+    """The Public arrays of a call as they were given, by label; rows may be in units."""
+    return split.arguments.public_values(split.model, args, _without_mask(kwargs))
+
+
+def responses_of(split: SplitModel, num_draws: int, public: Arrays, may_share: bool = False) -> Responses:
     """`Responses.of`, and of units where the split is in units."""
     if not isinstance(split, UnitSplit):
-        return Responses.of(split, num_draws, may_share)
-    responses = Responses.of(split.of_rows, num_draws)
+        return Responses.of(split, num_draws, may_share, public)
+    responses = Responses.of(split.of_rows, num_draws, public=public)
     if responses.missing:
         raise UnsupportedModelError(
             f"site '{responses.missing[0]}' stands for missing values, which are not supported with centred clipping where the "

@@ -105,7 +105,7 @@ def bind_objective(
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
     adopt(svi.guide, guide)
     clipping = svi._usual.clipping if svi._has_auto_norm else svi.mechanism.clipping
-    distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+    distribution = responses_of(split, clipping.num_draws, public) if isinstance(clipping, Centred) else None
     distribution = None if distribution is None or svi._adapt(split, public, distribution) else distribution
     return Objective(
         split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution, shapes_of(params), svi._metric

@@ -9,11 +9,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.errors import UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.noise_aware.binding import bind
+from dpppl.svi.binding import bind_objective
 
 N = 12
 Y = np.random.default_rng(0).normal(size=N).astype(np.float32)
@@ -103,6 +106,31 @@ WIDE = np.stack([Y, Y, Y], 1)
 )
 def test_responses_that_are_free_are_taken(model, args):
     assert Responses.of(split_model(model, args, {})).observed
+
+
+def scaled(y, ok, scale):
+    mu = latent()
+    with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(ok, y * scale[0], 0.0))
+
+
+def test_values_are_free_by_the_public_arrays_that_they_are_computed_with():
+    """A factor of 2 leaves a value free, and one of 0 does not; `Responses.of` alone takes ones."""
+    assert Responses.of(split_model(scaled, (Y, OK, dpppl.Public(np.float32([2.0]))), {})).observed
+    key, centred = dpppl.secret_key(), {"clipping_norm": 1.0, "noise_multiplier": 1.0}
+    for factor, is_free in ((2.0, True), (0.0, False)):
+        args = Y, OK, dpppl.Public(np.float32([factor]))
+        binding = (
+            lambda: bind(dpppl.NoiseAware(scaled, noise_multiplier=1.0), args, {}, key),  # noqa: B023
+            lambda: dpppl.DPSGLD(scaled, clipping_norm=1.0, clipping="centred").bind(args, {}),  # noqa: B023
+            lambda: bind_objective(dpppl.SVI(scaled, AutoNormal(scaled), clipping="centred", **centred), key, args, {}),  # noqa: B023
+        )
+        for of_method in binding:
+            if is_free:
+                of_method()
+            else:
+                with pytest.raises(UnsupportedModelError, match="observes values of argument 'ok'"):
+                    of_method()
 
 
 @of_rows

@@ -157,7 +157,7 @@ def test_no_person_moves_the_sum_by_more_than_the_norm(case):
     split = in_units(model, (x, y), ids, 6)[0]
     norms = {site: NORM / len(split.latents) ** 0.5 for site in split.latents}
     mechanism = Mechanism(clipping=clipping(norms if clipping is PerSite else NORM), subsampling=subsampling)
-    law = responses_of(split, 4) if clipping is Centred else None
+    law = responses_of(split, 4, {}) if clipping is Centred else None
     whole = lambda z, public: (z, public)  # noqa: E731
 
     @jax.jit
@@ -199,7 +199,7 @@ def test_ghost_sums_of_units_are_those_of_their_gradients():
 def test_responses_of_a_unit_are_drawn_jointly():
     x, y = rows_of(12)
     split, rows, public = in_units(linear, (x, y), [0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4], 4)
-    law = responses_of(split, 6)
+    law = responses_of(split, 6, {})
     z = {"b": jnp.zeros(2), "scale": jnp.zeros(())}
     unit = {name: value[0] for name, value in rows.items()}
     values, weights = jax.jit(lambda key: law(z, unit, public, key))(key())
