@@ -335,7 +335,7 @@ class Dependence:
     """
 
     def __init__(self, function: Function, **inputs: Shapes) -> None:
-        self._closed, self._shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
+        self.program, self._shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
         paths = jax.tree_util.tree_flatten_with_path(self._shapes)[0]
         self._outputs = [(path[0].key, path[1].key) for path, _ in paths]
         self._inputs = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
@@ -369,7 +369,7 @@ class Dependence:
 
         lines = [f"{show(*e.invars, *e.outvars)} {e.primitive} {e.params}" for e in jaxpr.eqns]
         lines.append(f"{show(*jaxpr.invars, *jaxpr.outvars)}")
-        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._closed.consts))  # JAX 0.10 keeps them outside
+        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self.program.consts))  # JAX 0.10 keeps them outside
         captured = [value for v, value in own if v in numbers] + list(constants(jaxpr, inside=True))
         captured = [jax.random.key_data(v) if is_key(v) else v for v in captured if not isinstance(v, jax.core.Tracer)]
         lines += [repr(np.asarray(v).tobytes()) for v in captured]
@@ -378,7 +378,7 @@ class Dependence:
     def _reduce(self, role: str, name: str | None = None) -> tuple[Traced, list[tuple[str, str]]]:
         """The program of an output, or of those of a role, without what it does not need; and its inputs."""
         wanted = [own == role and name in (None, each) for own, each in self._outputs]
-        jaxpr, used = dce_jaxpr(self._closed.jaxpr, wanted)
+        jaxpr, used = dce_jaxpr(self.program.jaxpr, wanted)
         return jaxpr, [label for label, is_used in zip(self._inputs, used) if is_used]
 
 

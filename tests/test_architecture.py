@@ -172,7 +172,7 @@ ROOMS = {
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_575, 1_400),
-    "svi": ("svi", 2_475, 1_400),
+    "svi": ("svi", 2_490, 1_400),
     "noise_aware": ("noise_aware", 4_468, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }

@@ -1,7 +1,6 @@
 """From the arguments of a run to an objective, without data."""
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -14,10 +13,11 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.frame.guides import Movement
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
-from dpppl.jaxprs import used_inputs
+from dpppl.jaxprs import Dependence
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import explained
-from dpppl.model.refusals import FLAT, MISSING_CURE, STATEFUL, check_captured, check_effects
+from dpppl.model.refusals import FLAT, MISSING_CURE, NUMBER, STATEFUL, check_captured, check_effects
+from dpppl.model.row_independence import is_alike
 from dpppl.model.split import SplitModel
 from dpppl.model.units import MASK, responses_of, split_in_units
 from dpppl.randomness import keys
@@ -202,45 +202,60 @@ def _is_param(site: Arrays) -> bool:
 def _check_written_guide(
     guide: Foreign, split: SplitModel, public: Arrays, key: jax.Array, params: Arrays
 ) -> tuple[str, ...]:
-    """A guide written by hand reads rows for their own latents only, and has no parameters of rows.
+    """A guide written by hand reads rows for their own latents only, does not depend on their number, as it is run on one row,
+    and has no parameters of rows.
 
     Returns the arrays that it captured, in words."""
 
-    def run(num_rows: int) -> jax.extend.core.ClosedJaxpr:
-        def function(params: Arrays, rows: Arrays) -> list[Tree]:
-            sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, params)
-            found[num_rows] = sites
-            common = [s for s in sites.values() if s["type"] == "sample" and split.data_plate not in plates_of(s)]
-            return [(s["value"], s["fn"].log_prob(s["value"])) for s in common]
+    leaves, tree = jax.tree.flatten(params)
+    init: dict[str, Sites] = {}
 
-        of_rows = split.arguments.rows.items()
-        shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}
-        return jax.make_jaxpr(function)(params, shapes)
+    def drawn(leaves: Arrays, rows: Arrays) -> dict[str, Arrays]:
+        """Draws of common latents and their log densities; parameters of the distributions of latents of rows."""
+        given = jax.tree.unflatten(tree, [leaves[str(i)] for i in range(len(leaves))])
+        init["sites"] = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, given)
+        samples = {name: site for name, site in init["sites"].items() if site["type"] == "sample"}
+        common = {name: s for name, s in samples.items() if split.data_plate not in plates_of(s)}
+        return {
+            "common": {name: [s["value"], s["fn"].log_prob(s["value"])] for name, s in common.items()},
+            "local": {name: jax.tree.leaves(s["fn"]) for name, s in samples.items() if name not in common},
+        }
 
-    def at_start(rows: Arrays) -> list[Tree]:
-        """The parameters as they start when the guide is called on all rows."""
+    def at_start(rows: Arrays) -> dict[str, Arrays]:
+        """The parameters as they start."""
         sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
-        found["init"] = {name: site for name, site in sites.items() if _is_param(site)}
-        return jax.tree.leaves({name: site["value"] for name, site in found["init"].items()})
+        init["params"] = {name: site for name, site in sites.items() if _is_param(site)}
+        return {"start": {name: site["value"] for name, site in init["params"].items()}}
 
-    found: dict[Foreign, Sites] = {}
+    def at(num_rows: int) -> Dependence:
+        given = {str(i): leaf for i, leaf in enumerate(leaves)}
+        return Dependence(drawn, params=given, row=split.arguments.shapes(num_rows))
+
     with explained():
-        closed, _ = run(1), run(3)
-        whole = jax.make_jaxpr(at_start)(split.arguments.rows)
-    check_effects(whole, "guide")
-    captured = check_captured(whole, {split.num_rows}, "guide")
-    check_sites(found[1], split)
-    for name, site in found["init"].items():
+        three, whole, one = at(3), at(split.num_rows), at(1)
+        start, starts = (Dependence(at_start, row=split.arguments.shapes(n)) for n in (1, split.num_rows))
+    check_effects(starts.program, "guide")
+    captured = check_captured(starts.program, {split.num_rows}, "guide")
+    check_sites(init["sites"], split)
+    for name, site in init["params"].items():
         shape = jax.tree.map(np.shape, params.get(name, site["value"]))
         if jax.tree.map(np.shape, site["value"]) != shape:
             raise UnsupportedModelError(
                 f"the guide's parameter '{name}' has entries for single rows; compute what belongs to a row from the "
                 "row (amortised), by a function whose parameters all rows share."
             )
-    num_params = len(jax.tree.leaves(params))
-    if any(used_inputs(closed)[num_params:]):
+    if any(kind == "row" for kind, _ in one.inputs("common")):
         raise UnsupportedModelError(
             "the guide computes latents that all rows share from rows, outside the mechanism; let them depend on "
             "parameters only, numpyro.param('loc', 0.0) instead of y.mean()."
         )
+    of_number = [f"site '{n}'" for n in one.names("common") if one.text("common", n) != whole.text("common", n)]
+    local = (n for n in one.names("local") if not is_alike(three, whole, "local", n, split.num_rows))
+    of_number += [f"site '{name}'" for name in local]
+    of_number += [
+        f"start of parameter '{n}'" for n in start.names("start")
+        if not starts.inputs("start", n) and start.text("start", n) != starts.text("start", n)
+    ]  # fmt: skip
+    if of_number:
+        raise UnsupportedModelError(NUMBER.format(f"guide's {of_number[0]}"))
     return captured

@@ -344,6 +344,43 @@ def test_guides_that_read_a_public_array_are_drawn_with_it():
     assert svi.estimate_accuracy(dpppl.secret_key(), *asked, noise_multiplier=0.01) > 0.9
 
 
+def spread(scale, start=lambda y: 0.0, width=lambda y: 1.0):
+    """A guide of `both`: the scale and the start of what all rows share, and the width of what each row has, made of y."""
+
+    def guide(y, number):
+        numpyro.sample("mu", dist.Normal(numpyro.param("loc", start(y)), scale(y, number)))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("latent", dist.Normal(numpyro.param("slope", 0.1) * y, width(y)))
+
+    return guide
+
+
+def both(y, number):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        latent = numpyro.sample("latent", dist.Normal(mu, 1.0))
+        numpyro.sample("y", dist.Normal(latent, 1.0), obs=y)
+
+
+def test_guides_that_depend_on_the_number_of_rows_are_refused():
+    """They are run on one row, so `y.shape[0]` would be 1; a public number, and lengths of arrays of rows, are right."""
+    by_size = lambda y: 0.5 if y.shape[0] > 4 else 1.0  # noqa: E731
+    constant = lambda y, number: 0.1  # noqa: E731
+    for guide, what in (
+        (spread(lambda y, number: 1.0 / jnp.sqrt(y.shape[0])), "site 'mu'"),
+        (spread(lambda y, number: by_size(y)), "site 'mu'"),
+        (spread(constant, start=by_size), "start of parameter 'loc'"),
+        (spread(constant, width=by_size), "site 'latent'"),
+        (spread(constant, width=lambda y: 1.0 / jnp.sqrt(y.shape[0])), "site 'latent'"),
+    ):
+        svi = make(both, guide, gradient="per_parameter")
+        with pytest.raises(dpppl.UnsupportedModelError, match=f"the guide's {what} depends on the number of rows"):
+            svi.init(jax.random.key(0), Y, len(Y))
+    taken = spread(lambda y, number: 1.0 / jnp.sqrt(number), width=lambda y: jnp.ones(y.shape[0]) + 0.0 * y)
+    state = make(both, taken, gradient="per_parameter").init(jax.random.key(0), Y, len(Y))
+    assert state.i == 0
+
+
 def test_the_default_optimiser_is_as_long_as_the_run_that_is_made():
     """A look at the optimiser, and a run that is refused, decide nothing."""
     svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
