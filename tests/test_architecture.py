@@ -173,7 +173,7 @@ ROOMS = {
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_575, 1_400),
     "svi": ("svi", 2_490, 1_400),
-    "noise_aware": ("noise_aware", 4_468, 1_600),
+    "noise_aware": ("noise_aware", 4_469, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpppl.findings.counted_rows import STANDS_OUT
 from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.matrices import Array, times
 from dpppl.noise_aware.plan import NUM_AXES, Ask, At
@@ -14,7 +15,7 @@ APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""
 TYPICAL = 4.5
 """A row's curvature along a latent is bounded by this multiple of the mean over rows."""
-FACTOR, STANDS_OUT, _LEAST = 1.8, 4.0, 0.05
+FACTOR, _LEAST = 1.8, 0.05
 
 
 class Sides(NamedTuple):
