@@ -163,7 +163,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_684, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
     "data": ("data", 1_592, 900),
-    "model": ("model", 4_403, 2_700),
+    "model": ("model", 4_413, 2_700),
     "proof": ("information_flow jaxprs", 1_734, 1_300),
     "access": ("access row_program", 3_194, 1_700),
     "session": ("runs processes", 2_551, 1_500),

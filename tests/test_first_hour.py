@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from numpyro import handlers
 from numpyro.infer import NUTS, Predictive, Trace_ELBO
@@ -335,8 +336,9 @@ FRAME = pd.DataFrame(X, columns=list("abc"))
         (FRAME, Y > 0),
         (pl.DataFrame(X, schema=list("abc")), pl.Series(Y)),
         (FRAME.assign(a=pl.Series(X[:, 0]).to_list()), pd.Index(Y)),
+        (pa.table(dict(zip("abc", X.T))), pl.Series(Y)),
     ],
-    ids=["lists", "tuple", "pandas", "nullable", "bool", "polars", "index"],
+    ids=["lists", "tuple", "pandas", "nullable", "bool", "polars", "index", "arrow"],
 )
 def test_lists_and_data_frames_are_arrays(args):
     found = split(logistic, *args)
@@ -360,6 +362,11 @@ def test_columns_with_missing_values_are_nan():
     frame = FRAME.assign(a=pd.array([None] + [1] * (N - 1), dtype="Int64"), b=True)
     rows, _ = split(logistic, frame, Y).arrays((frame, Y), {})
     assert np.isnan(rows["x"][0, 0]) and rows["x"][1:, :2].tolist() == [[1.0, 1.0]] * (N - 1)
+    for first in (None, True):  # no row decides the type
+        for kind in (pa.table, pa.RecordBatch.from_pydict):
+            table = kind({"a": [first] + [True] * (N - 1), "b": [1] * N, "c": [1] * N})
+            rows, _ = split(logistic, table, Y).arrays((table, Y), {})
+            assert rows["x"].dtype == np.float32 and np.isnan(rows["x"][0, 0]) == (first is None)
 
 
 TEXT = [str(SECRET)] * N

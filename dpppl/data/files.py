@@ -71,7 +71,10 @@ def of_memmap(array: Foreign) -> Source:
     """The rows of a NumPy memory map, or of a view of one: read from its file, never copied as a whole.
 
     Raises ConfigurationError where the file does not hold rows one after the other, or not what the map shows."""
-    cure = "copy it by numpy.array(x) if it fits into memory, or numpy.save it and pass dpppl.from_disk(path)"
+    cure = (
+        "copy it by numpy.array(x) if it fits into memory, or numpy.save(path, numpy.ascontiguousarray(x)) and pass "
+        "dpppl.from_disk(path)"
+    )
     base = array
     while isinstance(base.base, np.memmap):
         base = base.base
@@ -108,11 +111,11 @@ class _OpenedRecords(Opened):
     def __init__(self, table: Records, fields: Sequence[Field]) -> None:
         self._table, self._fields = table, fields
         self._map: Foreign = None
-        self._file = os.open(table.file.path, os.O_RDONLY)
+        self._file = open(table.file.path, "rb", buffering=0)
         try:
-            table.file.check(self._file)
+            table.file.check(self._file.fileno())
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         except OSError:
             self.close()
             raise
@@ -122,27 +125,26 @@ class _OpenedRecords(Opened):
         records = np.empty((count, table.size), np.uint8)
         left, place = records.reshape(-1).data, table.first + start * table.size
         while left:
-            done = os.preadv(self._file, [left], place)
+            done = os.preadv(self._file.fileno(), [left], place)
             if not done:
                 raise OSError(f"{table.file.path} ends before its last row")
             left, place = left[done:], place + done
+        table.file.check()
         return [field.of(records) for field in self._fields]
 
     def take(self, indices: Array) -> list[Array]:
         table = self._table
-        table.file.check(self._file)  # a map of a file that was cut off ends the process where it ends
+        table.file.check()  # a map of a file that was cut off ends the process where it ends
         if self._map is None:
             records = np.dtype((np.void, table.size))
-            self._map = np.memmap(table.file.path, records, "r", table.first, (table.num_rows,))
+            self._map = np.memmap(self._file, records, "r", table.first, (table.num_rows,))
         found = np.empty((len(indices), table.size), np.uint8)
         np.take(self._map, indices, out=found.view(self._map.dtype)[:, 0], mode="clip")
         return [field.of(found) for field in self._fields]
 
     def close(self) -> None:
         self._map = None
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        self._file.close()
 
 
 FORMATS = {b"ARROW1": "file", b"\xff\xff\xff\xff": "stream", b"PAR1": "parquet"}
@@ -291,7 +293,7 @@ class ParquetTable(_OfArrow):
         return (
             "Parquet decodes a group of rows to read one of them: it is for full passes, FullBatch(). For other subsampling "
             "write it as Arrow once, import pyarrow.dataset as ds; "
-            f"ds.write_dataset(ds.dataset({self.file.path!r}), 'rows', format='feather'), and use "
+            f"ds.write_dataset(ds.dataset({self.file.path!r}), 'rows', format='feather', preserve_order=True), and use "
             "dpppl.from_disk('rows/part-0.feather')."
         )
 

@@ -1,7 +1,7 @@
 """Data frames, series and lists of numbers among a model's arguments, as arrays."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import jax
 import numpy as np
@@ -22,10 +22,9 @@ def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPubl
     arrays among the arguments, the longest list is as long as the data. `is_public` says which leaves are marked as public;
     lists under them stay, and iterators and sparse arrays are looked at whole. Neither pandas nor polars is imported. Raises
     ConfigurationError, naming argument and column, for an argument that is not an array of numbers; it never shows a value."""
-    is_whole = lambda value: is_list(value) or isinstance(value, Iterator) or hasattr(type(value), "todense")  # noqa: E731
-    is_leaf = lambda value: is_public(value) or is_whole(value)  # noqa: E731
-    _check_indices(labels, values, is_leaf)
-    found = [_map(_as_array, n, v, is_whole) for n, v in zip(labels, values)]
+    is_leaf = lambda value: is_public(value) or _is_whole(value)  # noqa: E731
+    check_indices(labels, values, is_public)
+    found = [_map(_as_array, n, v, _is_whole) for n, v in zip(labels, values)]
     leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_leaf) if not is_public(leaf)]
     lengths = {np.shape(leaf)[0] for leaf in leaves if isinstance(leaf, ARRAYS) and leaf.shape}
     lengths = lengths or {max((len(leaf) for leaf in leaves if is_list(leaf)), default=0)}
@@ -68,13 +67,17 @@ def _length(value: Tree, depth: int = 0) -> float:
         return 0
 
 
-def _check_indices(labels: Sequence[str], values: Sequence[object], is_leaf: IsPublic) -> None:
+def _is_whole(value: Tree) -> bool:
+    return is_list(value) or isinstance(value, Iterator) or hasattr(type(value), "todense")
+
+
+def check_indices(labels: Sequence[str], values: Sequence[object], is_public: IsPublic) -> None:
     """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
 
     The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
     found: list[tuple[str, Foreign]] = []
     for label, value in zip(labels, values):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_leaf):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=lambda x: is_public(x) or _is_whole(x)):
             is_of_pandas = type(leaf).__module__.partition(".")[0] == "pandas"
             if is_of_pandas and hasattr(leaf, "dtypes") and hasattr(leaf, "index"):
                 found.append((label + jax.tree_util.keystr(path), leaf.index))
@@ -111,9 +114,13 @@ def _as_array(label: str, value: Tree) -> Tree:
         raise ConfigurationError(
             f"{kind}, which has no order or is read only once; pass an array, or a list of numbers."
         )
-    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
-        columns = value.iter_columns() if hasattr(value, "iter_columns") else (column for _, column in value.items())
-        arrays = [_column(f"{_name_of(column, k)} of argument '{label}'", column) for k, column in enumerate(columns)]
+    if hasattr(value, "columns") and (hasattr(value, "to_numpy") or hasattr(value, "itercolumns")):
+        columns: Iterable[tuple[object, Foreign]]
+        if hasattr(value, "itercolumns"):  # of pyarrow
+            columns = zip(value.schema.names, value.itercolumns())
+        else:
+            columns = ((c.name, c) for c in value.iter_columns()) if hasattr(value, "iter_columns") else value.items()
+        arrays = [_column(f"{_name_of(name, k)} of argument '{label}'", each) for k, (name, each) in enumerate(columns)]
         return np.stack(arrays, axis=1) if arrays else np.empty((len(value), 0))
     if hasattr(value, "to_numpy"):
         return _column(f"argument '{label}'", value)
@@ -144,7 +151,6 @@ def _column(what: str, series: Foreign) -> np.ndarray:
     )
 
 
-def _name_of(column: Foreign, number: int) -> str:
+def _name_of(name: object, number: int) -> str:
     """A column's name, or its number where the name could be a value: the first row of a file without a header, say."""
-    name = column.name
     return f"column '{name}'" if isinstance(name, str) and name.isidentifier() else f"column number {number}, from 0,"

@@ -23,6 +23,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
+from dpppl.model.array_likes import check_indices
 from dpppl.model.handlers import Observe
 from dpppl.model.indices import Table
 from dpppl.model.refusals import FLAT
@@ -203,6 +204,8 @@ def grouped(
         raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row{cure}.")
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
+    values = [*args, *(rest[name] for name in sorted(rest)), kwargs[ids]]
+    check_indices([*arguments.names, ids], values, lambda value: isinstance(value, Public))
     found, public = arguments.arrays(model, args, rest)
     rows = arrays_of(in_memory(of_one_process(found, "grouping rows by id"), f"a unit of privacy that is a {ids}"))
     codes = _codes(ids, kwargs[ids])

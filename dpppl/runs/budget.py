@@ -14,7 +14,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.unit import ROW, Unit
-from dpppl.errors import BudgetExceededError, ConfigurationError, DPPPLError, KeyReuseError, LedgerError, warn
+from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, LedgerError, warn
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -324,15 +324,12 @@ class Reservation:
             assert run.is_open and until <= planned.num_steps
             if until <= first:
                 return  # a chunk that is run again under the same keys: one access
-            run.begun[number] = until
+            after = replace(run, begun=[*run.begun[:number], until, *run.begun[number + 1 :]])
             if planned.selection is None and (audit := watching.watcher()) is not None:
                 audit.charged((self.run_id, number), planned, first, until)
-            if budget.ledger is not None and sum(run.begun) > self._known:
-                try:
-                    budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
-                except DPPPLError:  # refused: nothing was charged, and no access follows
-                    run.begun[number] = first
-                    raise
+            if budget.ledger is not None and sum(after.begun) > self._known:
+                budget.ledger.charge(self.run_id, events_of(after.charged), run.planned[0].first, sum(after.begun))
+            run.begun = after.begun  # last: a charge that was refused or interrupted is made again, before any access
 
     def replanned(self, charges: Sequence[Charge]) -> "Reservation":
         """The same steps through a mechanism whose settings are known by now."""

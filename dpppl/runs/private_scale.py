@@ -117,7 +117,7 @@ def private_scale(
     with TRACING:
         compiled = prepare(program, (state, rows, key), rows=1)
     request = Request(
-        what="private_scale", charges=[charge], rows=rows, program=compiled.digest,
+        what="private_scale", charges=[charge], rows=rows, program=compiled.digest, print_cost=False,
         shared=dict(settings=charge.noise_multipliers, public_arrays={}),
     )  # fmt: skip
     with session(run, request, budget) as opened:

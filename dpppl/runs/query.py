@@ -78,7 +78,7 @@ def noisy_query(
     budget.admit([charge])
     compiled = prepare(program, arguments, rows=0)
     request = Request(
-        what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin,
+        what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin, print_cost=False,
         shared=dict(settings=charge.noise_multipliers, public_arrays=query.public),
     )  # fmt: skip
     with session(Run.opened(key), request, budget) as opened:

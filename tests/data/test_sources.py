@@ -1,10 +1,12 @@
 """Every kind of source gives the rows that it holds, whole blocks and single ones, and says what it cannot do."""
 
 import os
+import shutil
 
 import numpy as np
 import pandas
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
@@ -120,6 +122,32 @@ def test_a_source_gives_its_rows(kind, tmp_path):
             np.testing.assert_array_equal(source.take(drawn), rows[drawn].astype(source.dtype))
 
 
+@pytest.mark.parametrize("kind", [npy, ipc, parquet])
+@pytest.mark.parametrize("change", ["in place", "another file"])
+def test_a_file_that_changes_during_a_pass_is_noticed(kind, change, tmp_path):
+    source, _ = kind(tmp_path)
+    opened, path = source.table.opened([source]), next(tmp_path.iterdir())
+    opened.read(0, 5)
+    if change == "in place":
+        os.utime(path, ns=(0, 0))
+    else:
+        shutil.copy2(path, tmp_path / "new")
+        os.replace(tmp_path / "new", path)
+    acts = [lambda: opened.read(5, 5)] + [lambda: opened.take(np.array([1]))] * (kind is not parquet)
+    for act in acts:
+        with pytest.raises(OSError, match="was changed or replaced"):
+            act()
+    opened.close()
+
+
+def test_the_cure_of_parquet_keeps_the_order_of_rows(tmp_path):
+    source, _ = parquet(tmp_path)
+    assert "format='feather', preserve_order=True)" in source.table.why_not_drawn
+    statement = source.table.why_not_drawn.split("once, ")[1].split("; ")[1].split(", and use")[0]
+    exec(statement.replace("'rows'", repr(str(tmp_path / "rows"))), {"ds": pyarrow.dataset})
+    np.testing.assert_array_equal(from_disk(tmp_path / "rows" / "part-0.feather")["y"].read(0, N), Y)
+
+
 def test_descriptors_are_closed(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for kind in KINDS[:1]:
@@ -141,8 +169,12 @@ def test_what_a_memory_map_cannot_be(tmp_path):
     np.save(path, np.zeros((5, 4)))
     mapped = np.load(path, mmap_mode="r")
     for wrong in (mapped.T, mapped[::-1], mapped[::2], np.load(path, mmap_mode="c")):
-        with pytest.raises(ConfigurationError, match=r"dpppl\.from_disk\(path\)"):
+        with pytest.raises(
+            ConfigurationError, match=r"numpy\.save\(path, numpy\.ascontiguousarray\(x\)\).*from_disk\(path\)"
+        ):
             from_disk(wrong)
+        np.save(tmp_path / "cure.npy", np.ascontiguousarray(wrong))
+        np.testing.assert_array_equal(from_disk(tmp_path / "cure.npy").read(0, len(wrong)), wrong)
     np.testing.assert_array_equal(from_disk(mapped[1:4]).read(0, 3), mapped[1:4])
     with pytest.raises(ConfigurationError, match="all its rows"):
         from_disk(path)[0]

@@ -261,6 +261,17 @@ def test_bad_ids_and_models_are_refused_by_name(model, ids, error, words):
     assert "secret" not in str(caught.value)
 
 
+def test_ids_with_the_index_of_other_rows_are_refused():
+    x, y = rows_of(4)
+    frame, ids = pd.DataFrame(x), pd.Series([1, 1, 2, 2], index=[3, 2, 1, 0])
+    words = r"arguments 'x' and 'person' have different indices.*person\.loc\[x\.index\]"
+    for args, kwargs in (((frame,), {"y": y}), ((), {"y": y, "x": frame}), ((Public(ids), frame), {})):
+        model = linear if len(args) < 2 else lambda offset, x, y=None: linear(x, y)
+        with pytest.raises(ConfigurationError, match=words):
+            grouped(model, args, kwargs | {"person": ids}, "person", 2, key())
+    assert grouped(linear, (frame, y), {"person": ids.loc[frame.index]}, "person", 2, key())[1][MASK].all()
+
+
 def test_ids_must_be_given():
     with pytest.raises(ConfigurationError, match=r"give person=\.\.\."):
         grouped(linear, rows_of(4), {}, "person", 2, key())

@@ -23,6 +23,8 @@ from patches import run_through
 import dpppl
 from dpppl.errors import BudgetExceededError, CheckpointError, ConfigurationError, KeyReuseError, PrivacyWarning
 from dpppl.runs import session
+from dpppl.runs.budget import Budget
+from dpppl.runs.query import Query
 
 Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
 TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
@@ -492,6 +494,25 @@ def test_a_ledger_is_one_budget_for_all_objects(tmp_path):
     assert not greedy.budget.charged and by_hand.privacy_report().num_accesses == 1 + int(state.i)
     assert ledger.spent <= 1.0 and "The ledger 'y' counts what is run on these data" in str(svi.privacy_report())
     assert "no ledger counts it" in str(svi_of().privacy_report())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, BudgetExceededError])
+def test_a_charge_that_was_cut_off_or_refused_is_made_again(error, tmp_path, monkeypatch):
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 1.0, 1e-5)
+    budget = Budget(ledger=ledger)
+
+    def cut_off(*_):
+        raise error
+
+    with budget.reserve_for(
+        [Query(statistic=None, bound=1.0, rows=None, public=None, what="").charge(50.0)], "a test"
+    ) as run:
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(dpppl.PrivacyLedger, "charge", cut_off)
+            run.charge(0, 1)
+        assert not budget.events and not ledger.events
+        run.charge(0, 1)
+    assert budget.events == ledger.events and len(ledger.events) == 1
 
 
 # What was found by attacking all this
