@@ -63,11 +63,8 @@ class Sides(NamedTuple):
         stated = np.maximum(np.sum(moves * times(surrogate.curvature.mean, moves), axis=(1, 2)), 1e-30)
         learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST, 1.0)
         # The share of the gradient's variance that is the sampling of the data, along each.
-        scores = surrogate.curvature.scores.mean(axis=0)
-        noise = surrogate.noise_at(basis.from_latents(prior.covariance(basis)))
-        total = scores + np.eye(noise.shape[-1]) * noise[:, None, :]
-        pull = np.linalg.solve(total, times(surrogate.curvature.mean, moves)[..., None])[..., 0]
-        sampled, full = (np.sum(pull * times(matrices, pull), axis=(1, 2)) for matrices in (scores, total))
+        pull, *variances_of = surrogate.pull(basis.from_latents(prior.covariance(basis)), moves[..., None])
+        sampled, full = (np.sum(pull * (matrices @ pull), axis=(1, 2, 3)) for matrices in variances_of)
         bounds = TYPICAL * stated / learned / num_rows
         away = APART * basis.latents(moves)
         along = (basis.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T

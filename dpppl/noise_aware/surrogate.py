@@ -85,6 +85,12 @@ class Surrogate(NamedTuple):
         squared = np.sum(self.centre**2) + variance  # as the posterior has it
         return (self.decline * count / squared)[..., None, None] * self.centre
 
+    def pull(self, covariance: Array, moves: Array) -> tuple[Array, Array, Array]:
+        """V^-1 h M of moves M (..., k, b, c), J, and the gradient's variance V (k, b, b), where u has this prior covariance."""
+        scores = self.curvature.scores.mean(axis=0)
+        total = scores + np.eye(scores.shape[-1]) * self.noise_at(covariance)[:, None, :]
+        return np.linalg.solve(total, self.curvature.mean @ moves), scores, total
+
     def posteriors(self, covariance: Array) -> tuple[Array, Array]:
         """Posteriors where the unknown share of the curvature is as in the prior."""
         means, spreads = self.given(self.noise_at(covariance), covariance)
@@ -99,9 +105,7 @@ class Surrogate(NamedTuple):
 def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
     """The largest share, over directions of u, of the posterior variance `spread` that is the sampling of the data, where u has
     this prior covariance; the rest is due to privacy noise, to the unknown curvature, and to the prior."""
-    h, scores = surrogate.curvature.mean, surrogate.curvature.scores.mean(axis=0)
-    total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
-    pull = np.linalg.solve(total, h @ root_of(spread))
+    pull, scores, _ = surrogate.pull(covariance, root_of(spread))
     return float(np.clip(np.linalg.eigvalsh(pull.swapaxes(1, 2) @ scores @ pull).max(), 0.0, 1.0))
 
 
