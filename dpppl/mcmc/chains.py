@@ -165,7 +165,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
             f"post_warmup_state is a {type(resume).__name__}; give the last_state of a run of this kernel: "
             "mcmc.post_warmup_state = mcmc.last_state."
         )
-    resume = resume._replace(rng_key=states.rng_key)
+    resume = resume._replace(rng_key=states.rng_key, clipped=states.clipped)
     if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
         raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
     if np.min(np.asarray(resume.i)) < 0:

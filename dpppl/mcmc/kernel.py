@@ -1,7 +1,9 @@
 """The base class of private kernels: their settings, and NumPyro's calling convention."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Self
 
 import jax
 import numpy as np
@@ -83,7 +85,7 @@ class DPKernel(Dynamics, MCMCKernel):
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
             count_share=count_share_of(clip, measure_clipping, self.auto_norm),
         )  # fmt: skip
-        self._model = model
+        self._model, self.measure_clipping = model, measure_clipping
         self.temperature = positive(temperature, name="temperature")
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.num_data = optional(positive_integer, num_data, name="num_data")
@@ -113,6 +115,13 @@ class DPKernel(Dynamics, MCMCKernel):
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_bound": None}
+
+    def counting(self) -> Self:
+        """A copy whose steps count rows, for a run without a histogram of its own at a norm that an earlier one chose."""
+        share = count_share_of(self.mechanism.clipping, self.measure_clipping, has_histogram=False)
+        kernel = self.copy(mechanism=replace(self.mechanism, count_share=share), step_size="matched")
+        assert self.noise_multiplier is not None
+        return kernel.with_noise(self.noise_multiplier)
 
     # Added by a run
 

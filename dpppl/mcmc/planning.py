@@ -7,7 +7,6 @@ from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, clipped_at, prelude_charges
 from dpppl.mcmc.chains import Chains
-from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.private_runner import Privacy
@@ -94,14 +93,14 @@ def prelude_of(kernel: DPKernel, total_steps: int, frame: bool) -> list[Charge]:
     return prelude_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
 
 
-def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
+def with_norm_for(kernel: DPKernel, chains: Chains, norms: Norms, scale: float) -> DPKernel:
     """The kernel of these chains, whose norm is still to be chosen, with the norm that private norms of the rows suggest, or the
     least at which the prior alone is sampled well.
 
     Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
 
     - **scale** - the standard deviation of the prior."""
-    bound, kernel = chains.bound, chains.bound.kernel
+    bound = chains.bound
     if kernel.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
         collected = chains.call.num_collected * chains.call.thinning / chains.call.num_steps

@@ -108,7 +108,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self._has_frame = has_frame(frame, kernel, self.privacy, self.num_warmup + self.num_samples)
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
-        self._counted: CountedRows | None = None
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
@@ -118,9 +117,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     def calibrated_kernel(self) -> DPKernel:
         """The kernel of all runs, with the noise multiplier and the step size that the budget gives. Looks at no data."""
         if self._kernel is None:  # found once: what was charged stays charged at its noise
-            steps = self.num_warmup + self.num_samples
-            self._kernel = calibrated(self.sampler, self.budget, steps, self.num_chains, self._has_frame)
+            self._kernel = self._calibrated(self._has_frame)
         return self._kernel
+
+    def _calibrated(self, frame: bool) -> DPKernel:
+        return calibrated(self.sampler, self.budget, self.num_warmup + self.num_samples, self.num_chains, frame)
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
@@ -128,11 +129,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         kernel, resume = self.calibrated_kernel(), self._warmup_state
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._prelude(kernel), kernel.charge(first, steps, self.num_chains)]
+        charges = [*self._prelude(kernel, self._has_frame), kernel.charge(first, steps, self.num_chains)]
         return self._planned(charges)
 
-    def _prelude(self, kernel: DPKernel) -> list[Charge]:
-        return prelude_of(kernel, self.num_chains * (self.num_warmup + self.num_samples), self._has_frame)
+    def _prelude(self, kernel: DPKernel, frame: bool) -> list[Charge]:
+        return prelude_of(kernel, self.num_chains * (self.num_warmup + self.num_samples), frame)
 
     @property
     def _first_start(self) -> Start:
@@ -164,8 +165,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm and
-          counts of rows from a histogram are those of the first run: take a new object for other rows.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm from
+          a histogram is that of the first run; rows are counted in each.
         - **extra_fields** - names of fields of the state, but not the key.
         - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several."""
         warmup, kept = self.num_warmup if self._warmup_state is None else 0, self.num_samples // self.thinning
@@ -188,51 +189,50 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
         check_num_data(kernel.num_data, bound.split.num_rows)
-        if kernel.auto_norm:
+        counted = None
+        if self.sampler.auto_norm:
             with self.budget.one_at_a_time:
-                if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
-                    run = self._choose_norm(run, bound, call, given)
-            bound = replace(bound, kernel=self.calibrated_kernel())
+                if self.calibrated_kernel().auto_norm:  # else an earlier run, or another thread, has chosen the norm
+                    run, counted = self._choose_norm(run, bound, call, given)
+            kernel = self.calibrated_kernel()
+            bound = replace(bound, kernel=kernel.counting() if counted is None else kernel)
         with after_histogram(run):
-            self._sample(run, Chains.starting(bound, run.key, call), warmup)
+            self._sample(run, Chains.starting(bound, run.key, call), warmup, counted)
 
-    def _choose_norm(self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]) -> Run:
-        """Choose the norm from a charged histogram, after a frame where there is one; the run, whose steps are reserved since
-        before these charges. `given`: the arguments, not grouped."""
+    def _choose_norm(
+        self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]
+    ) -> tuple[Run, CountedRows]:
+        """Choose the norm from a charged histogram, after a frame where there is one. Returns the run, whose steps are reserved
+        since before these charges, and the counts of its rows. `given`: the arguments, not grouped."""
         if self.frame and call.init_params is not None:
             raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
         located, kernel = None, self.calibrated_kernel()
         if self._has_frame and call.init_params is None:
-            settings = self._prelude(kernel)[0], self.unit, kernel.data_plate, self.mesh
+            settings = self._prelude(kernel, True)[0], self.unit, kernel.data_plate, self.mesh
             located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, run.key, *settings)
         if self._has_frame and located is None:
-            self._has_frame, self._kernel = False, None
-        *_, histogram = self._prelude(self.calibrated_kernel())
+            kernel = self._calibrated(False)
+        *_, histogram = self._prelude(kernel, False)
+        whole = call
+        if call.resume is None:  # the norm is that of the steps of `run` after `warmup`, too
+            kept, rest = divmod(self.num_samples, self.thinning)
+            whole = replace(call, discarded=self.num_warmup + rest, num_collected=kept)
 
         def phase_in(metric: Metric | None) -> NormPhase:
-            if metric is not None:
-                self._kernel = self.calibrated_kernel().copy(metric=metric, searches=False)
-            chains = Chains.starting(replace(bound, kernel=self.calibrated_kernel()), run.key, call)
+            own = kernel if metric is None else kernel.copy(metric=metric, searches=False)
+            chains = Chains.starting(replace(bound, kernel=own), run.key, call)
 
-            def choose(norms: Norms, counted: CountedRows, scale: float) -> None:
-                kernel = with_norm_for(chains, norms, scale)
-                assert isinstance(kernel, DPKernel)
-                self._kernel, self._counted = kernel, counted
+            def choose(norms: Norms, scale: float) -> None:
+                self._kernel = with_norm_for(own, replace(chains, call=whole), norms, scale)
 
             return NormPhase.starting(
                 chains.one.z, bound.split, chains.plan(print_cost=self.print_cost), histogram, choose,
                 chains.bound, is_white=metric is not None, marked=kernel.mechanism.marked,
             )  # fmt: skip
 
-        before = self._kernel
-        try:
-            return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
-        except BaseException:
-            if self.calibrated_kernel().auto_norm:  # the frame is of no use to a run that chooses the norm anew
-                self._kernel = before
-            raise
+        return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
 
-    def _sample(self, run: Run, chains: Chains, warmup: int) -> None:
+    def _sample(self, run: Run, chains: Chains, warmup: int, counted: CountedRows | None) -> None:
         bound, plan = chains.bound, chains.plan(warmup, self.print_cost, self.progress_bar)
         self.budget.admit(plan.charges, run.run_id)
         with TRACING:
@@ -243,7 +243,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
 
         states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
-        ended = Outcome.of(chains, states, records, constrain, self._counted)
+        ended = Outcome.of(chains, states, records, constrain, counted)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         if ended.failed:
@@ -255,6 +255,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self, bound: BoundKernel, call: Call, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
     ) -> PrivacyReport:
         cleared: Tree = None
+        assert isinstance(bound.kernel, DPKernel)
+        self._kernel = bound.kernel
         self._outcome = self._states = self._states_flat = self._last_state = cleared
         self._warmup_state = call.resume
         start = bound.kernel.start if call.init_params is None else Start.SUPPLIED

@@ -53,7 +53,8 @@ class NormPhase:
     - **start**, **scales** - where the run starts, and the standard deviations of the prior.
     - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
     - **histogram** - its cost.
-    - **choose** - `choose(norms, rows, scale)` is given the private norms, the counts of rows that have none, and `scale`."""
+    - **choose** - `choose(norms, scale)` is given the private norms and `scale`, once they were charged: what is kept of the
+      phase, a metric too, is kept by it alone."""
 
     plan: Plan
     statistic: Function
@@ -61,11 +62,11 @@ class NormPhase:
     scales: BySite
     codes: tuple[str, ...]
     histogram: Charge
-    choose: Callable[[Norms, CountedRows, float], None]
+    choose: Callable[[Norms, float], None]
 
     @classmethod
     def starting(
-        cls, z: BySite, split: SplitModel, plan: Plan, histogram: Charge, choose: Callable[[Norms, CountedRows, float], None],
+        cls, z: BySite, split: SplitModel, plan: Plan, histogram: Charge, choose: Callable[[Norms, float], None],
         metric: Tree = None, is_white: bool = True, marked: Function = _same,
     ) -> "NormPhase":  # fmt: skip
         """The phase of a run that starts at the unconstrained latents z.
@@ -120,8 +121,9 @@ class NormPhase:
 
 def measure_norms(
     run: Run, phase_in: Callable[[Tree], NormPhase], budget: Budget, begin: Begin, located: Tree = None
-) -> Run:
-    """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
+) -> tuple[Run, CountedRows]:
+    """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved, and the
+    counts of its rows that have no norm.
 
     The budget must pay for all of it, and all programs are proved, those of the steps too, before anything is charged. The run's
     key is used up here. The caller goes on inside `after_histogram`.
@@ -149,8 +151,9 @@ def measure_norms(
             program, arguments = phase.program(run.key)
         opened.charge(len(charges) - 1, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
-        phase.choose(*phase.found(counts, float(phase.histogram.noise_multipliers[0])), phase.scale)
-    return replace(run, reservation=opened.later)
+        norms, counted = phase.found(counts, float(phase.histogram.noise_multipliers[0]))
+        phase.choose(norms, phase.scale)
+    return replace(run, reservation=opened.later), counted
 
 
 @contextlib.contextmanager

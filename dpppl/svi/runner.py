@@ -25,7 +25,7 @@ from dpppl.svi import by_hand, optimizers
 from dpppl.svi.binding import bind
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import SVISettings
+from dpppl.svi.settings import SVISettings, counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
@@ -148,8 +148,8 @@ class SVI(SVISettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **num_steps** - steps, each one access; None: 400.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm and
-          counts of rows from a histogram are those of the first run: take a new object for other rows.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm from
+          a histogram is that of the first run; rows are counted in each.
         - **progress_bar** - whether to show one.
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
@@ -178,10 +178,11 @@ class SVI(SVISettings):
             self.budget.admit([*histogram, charge], run.run_id)
             rows, public = objective.arrays(args, kwargs, self.mesh)
             thinning = thinning_for(state.optim_state, num_steps, thinning)
+            counted: CountedRows | None = None
 
             def begin(rows: Tree, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
                 self._bound(objective)
-                self._clipped = None
+                self._clipped, self._counted = None, counted
                 return self._begun(objective.split, start, rows, charges, origin)
 
             def plan() -> Plan:
@@ -193,18 +194,19 @@ class SVI(SVISettings):
                 )  # fmt: skip
 
             if histogram:
-                run = self._choose_norm(run, plan(), objective, histogram[-1], begin, located)
+                run, counted = self._choose_norm(run, plan(), objective, histogram[-1], begin, located)
                 charge = replace(charge, mechanism=charge.mechanism.with_norm(self.mechanism.clipping.clipping_norm))
                 if self._metric is not None:
-                    objective, movement = self._framed(objective, self._metric)
-                    state = state._replace(optim_state=self.optim.init(movement.start()))
+                    objective = replace(objective, metric=self._metric)
+                    state = state._replace(optim_state=self.optim.init(self.optim.movement.start()))
         with after_histogram(run):
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
             [state], [(trajectory, (gradients, shares))] = drive(run, plan(), self.budget, begin)
         with TRACING:
             params = constrained(state.optim_state)
-            self._count(shares, charge, num_steps, objective.split)
+            self._clipped, own = counted_rows(shares, charge, num_steps, objective.split)
+            self._counted = own if counted is None else counted  # a histogram knows more
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
@@ -218,40 +220,28 @@ class SVI(SVISettings):
 
     def _choose_norm(
         self, run: Run, plan: Plan, objective: Objective, histogram: Charge, begin: Begin, located: Locator | None
-    ) -> Run:
+    ) -> tuple[Run, CountedRows]:
         """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
-        metric see `clipped_at`. Returns the run, which has the steps of `plan` reserved."""
+        metric see `clipped_at`. Returns the run, which has the steps of `plan` reserved, and the counts of its rows."""
         [phi], [steps], split = map(self._phi, plan.chain_groups), plan.charges, objective.split
 
         def phase_in(metric: Metric | None) -> NormPhase:
-            moved, start = objective, phi
-            if metric is not None:  # from now on parameters start and move in it
-                self._metric, self._start, (moved, movement) = metric, Start.FRAME, self._framed(objective, metric)
-                self._optim, start = MovedOptimizer(steps.num_steps, movement), movement.start()
+            movement = None if metric is None else Movement.of(metric, objective.guide, objective.transforms)
+            start = phi if movement is None else movement.start()
             with TRACING:
+                moved = replace(objective, metric=metric)
                 _, z = jax.jit(moved.draw)(start, keys.stream(run.key, "start"), plan.public)
 
-            def choose(norms: Norms, counted: CountedRows, _: float) -> None:
-                norm, kept = float(f"{norms.high_quantile(QUANTILE):.4g}"), metric
-                if metric is not None:
-                    norm, kept = clipped_at(metric, norms, split.num_rows, [steps])
-                self._metric, self._has_auto_norm, self._counted = kept, False, counted
-                self._mechanism = self._mechanism.with_norm(norm)
+            def choose(norms: Norms, _: float) -> None:
+                norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
+                if metric is not None and movement is not None:  # from now on parameters start and move in it
+                    norm, self._metric = clipped_at(metric, norms, split.num_rows, [steps])
+                    self._start, self._optim = Start.FRAME, MovedOptimizer(steps.num_steps, movement)
+                self._mechanism, self._has_auto_norm = self._mechanism.with_norm(norm), False
 
             return NormPhase.starting(z, split, plan, histogram, choose, metric)
 
-        before = self._metric, self._start, self._optim
-        try:
-            return measure_norms(run, phase_in, self.budget, begin, located)
-        except BaseException:
-            if self._has_auto_norm:  # the frame is of no use to a run that chooses the norm anew
-                self._metric, self._start, self._optim = before
-            raise
-
-    @staticmethod
-    def _framed(objective: Objective, metric: Metric) -> tuple[Objective, Movement]:
-        """The objective in the metric of a frame, and how its parameters start and move there."""
-        return replace(objective, metric=metric), Movement.of(metric, objective.guide, objective.transforms)
+        return measure_norms(run, phase_in, self.budget, begin, located)
 
     def _phi(self, state: Tree) -> Tree:
         """The unconstrained parameters of a state."""

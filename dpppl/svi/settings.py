@@ -83,7 +83,7 @@ class SVISettings(Fixed, PrivateRunner):
         self._mechanism = Mechanism(
             clipping=rule, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
-        self._usual, self._counting = self._mechanism, (measure_clipping, self._has_auto_norm)
+        self._usual, self.measure_clipping = self._mechanism, measure_clipping
         self._check_one_noise()
         self._start = start_of(guide)
         self._objective: Objective | None = None
@@ -157,12 +157,6 @@ class SVISettings(Fixed, PrivateRunner):
         usual = Start.STATE if init_state is not None else start_of(self.guide) if self._metric is None else Start.FRAME
         return usual if init_params is None else Start.SUPPLIED
 
-    def _count(self, shares: object, charge: Charge, num_steps: int, split: SplitModel) -> None:
-        """Note the rows that a run has counted; see `counted_rows`. Where there was a histogram, it knows more."""
-        self._clipped, counted = counted_rows(shares, charge, num_steps, split)
-        if counted is not None and (self._counted is None or self._counted.outside is None):
-            self._counted = counted
-
     def _also_captured(self, names: Iterable[str]) -> None:
         """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
@@ -175,7 +169,7 @@ class SVISettings(Fixed, PrivateRunner):
         Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
         number of steps fit one. `run_id`: of a run that is resumed."""
         has_frame = (self._may_have_frame and (self.frame or num_steps >= FEWEST_STEPS)) if frame is None else frame
-        share = count_share_of(self.mechanism.clipping, *self._counting)
+        share = count_share_of(self.mechanism.clipping, self.measure_clipping, self._has_auto_norm)
         mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=share)
 
         def charges_at(sigma: float) -> list[Charge]:

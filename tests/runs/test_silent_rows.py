@@ -183,3 +183,45 @@ def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, frame, st
             found.get_samples()
         found.print_summary()
         assert "responses outside the support" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "frame"), [("MCMC", None), ("MCMC", False), ("SVI", False)])
+@pytest.mark.filterwarnings("ignore:steps of")
+def test_the_counts_of_rows_are_those_of_a_run_and_not_of_its_object(method, frame):
+    """Wrong codes are refused by the histogram of the first run and by the steps of a later one; corrected ones are not."""
+    right, wrong = (tuple(np.tile(v, 10) for v in (X, y, U)) for y in (half(0.0, 1.0), half(2.0, 1.0)))
+    if method == "MCMC":
+        budget = dict(target_epsilon=8.0, target_delta=1e-5, reserve=0.6, frame=frame)
+        thing = dpppl.MCMC(
+            dpppl.DPSGLD(of(logits)), num_warmup=200, num_samples=200, progress_bar=False, print_cost=False, **budget
+        )
+    else:
+        thing = dpppl.SVI(of(logits), AutoNormal(of(logits)), noise_multiplier=20.0, print_cost=False)
+    told = []
+    for args in (wrong, right, wrong):
+        before = len(thing.budget.charged)
+        if method == "MCMC":
+            thing.run(dpppl.secret_key(), *args)
+            counted = thing.privacy_report().details.measured.counted
+        else:
+            counted = thing.run(dpppl.secret_key(), 200, *args, progress_bar=False).counted
+        is_told = any("outside the support" in line for line in thing.verdict.refusals)
+        told.append((len(thing.budget.charged) - before, bool(counted.refusals), is_told))
+    assert told == [(2 + (frame is None), True, True), (1, False, False), (1, True, True)]
+
+
+@pytest.mark.slow
+def test_a_warmup_by_itself_chooses_the_norm_of_the_whole_run(claimed):
+    norms = []
+    for parts in (("run",), ("warmup", "run")):
+        claimed.clear()
+        mcmc = dpppl.MCMC(
+            dpppl.DPSGLD(masked), num_warmup=50, num_samples=400, thinning=3, progress_bar=False, frame=False,
+            print_cost=False, target_epsilon=2.0, target_delta=1e-5,
+        )  # fmt: skip
+        for part, number in zip(parts, (0, 1)):
+            getattr(mcmc, part)(jax.random.key(number), np.tile(X, 5), np.ones(5 * NUM_ROWS, bool))
+        norms.append(mcmc.calibrated_kernel().mechanism.clipping.clipping_norm)
+        assert mcmc.privacy_report().epsilon == pytest.approx(2.0, rel=0.01)
+    assert norms[0] == norms[1]
