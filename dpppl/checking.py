@@ -19,6 +19,7 @@ from dpppl.report.render import summary, table
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.duration import Duration
 from dpppl.svi.binding import bind_objective
+from dpppl.svi.elbo import Objective
 from dpppl.svi.runner import SVI
 from dpppl.types import Document, Function, Tree
 from dpppl.validation import checked
@@ -123,7 +124,7 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
     tried: dict[str, Function] = {
         "NoiseAware": lambda: bind(NoiseAware(model, **noise), args, kwargs, key),
         "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
-        "SVI": lambda: bind_objective(svi, key, args, kwargs),
+        "SVI": lambda: bind_objective(svi, key, args, kwargs)[0],
     }
     size = sum(math.prod(s.shape) for s in split.latents.values())
     found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,))
@@ -145,10 +146,10 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             else f"; its own 90 % intervals cover about {option.coverage:.2f}"
         )
         of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, BoundModel) else ()
-        rate = svi.mechanism.subsampling.rate if name == "SVI" else 1.0
+        rate = svi.mechanism_for(bound).subsampling.rate if isinstance(bound, Objective) else 1.0
         time = Duration.of(split, rate * option.row_gradients, *of_rows)
         lasts = f"about {time.start + time.accesses:.2g} s, and {time.again + time.accesses:.2g} s when repeated in one process"
         lasts += f", {time.chains:.2g} s more where NUTS draws" if time.chains else ""
         wide = f"; the model is wide: clipping is flat, and a step takes {rate * split.num_rows:,.0f} rows"
-        lasts += wide if name == "SVI" and svi._scale is not None else ""
+        lasts += wide if isinstance(bound, Objective) and bound.wide_scale is not None else ""
         yield name, f"runs; {lasts}; an honest interval is {width:.2g} times as wide as without privacy{cover}"

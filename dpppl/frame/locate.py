@@ -166,7 +166,7 @@ def locator(
     own = keys.stream(key, "frame")
     with TRACING:
         prior, is_normal = coordinates.prior(bound.public, keys.stream(own, "prior"))
-    statistics = statistics_of(bound.responses, coordinates.latents, prior.first(), None, settings._most_scores)
+    statistics = statistics_of(bound.responses, coordinates.latents, prior.first(), None, settings.most_scores)
     programs = prepared(statistics, keys.stream(own, "accesses"), bound.rows, bound.public, coordinates.dimension)
     return Locator(
         settings=settings, bound=bound, prior=prior, is_normal=is_normal, charge=charge, programs=programs, key=own

@@ -75,7 +75,7 @@ def symmetries(split: SplitModel, draws: Function, responses: Responses, public:
             return first[site["name"]]
 
         split.visit_latents(visit, public)
-        draw = lambda row, key: responses._draw(first, row, public, key)  # noqa: E731
+        draw = lambda row, key: responses.draw(first, row, public, key)  # noqa: E731
         return {name: values[name] for name in points}, bounds, jax.vmap(draw)(rows, jax.random.split(key, _NUM_ROWS))
 
     def densities(values: Arrays, rows: Arrays, drawn: Tree, public: Arrays) -> tuple[Tree, Tree]:

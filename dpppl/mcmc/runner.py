@@ -108,6 +108,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self._has_frame = has_frame(frame, kernel, self.privacy, self.num_warmup + self.num_samples)
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
+        self._first_start = kernel.start
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
@@ -134,10 +135,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     def _prelude(self, kernel: DPKernel, frame: bool) -> list[Charge]:
         return prelude_of(kernel, self.num_chains * (self.num_warmup + self.num_samples), frame)
-
-    @property
-    def _first_start(self) -> Start:
-        return self.sampler.start
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         failed, measured = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)

@@ -158,9 +158,9 @@ class Responses:
         the real one is exchangeable with them where z is the truth."""
         if self.supports is None:
             # of a single site all from one key, which is several times as fast
-            one = lambda key: self._draw(z, row, public, key)  # noqa: E731
+            one = lambda key: self.draw(z, row, public, key)  # noqa: E731
             if self.from_one_key:
-                values = self._draw(z, row, public, key, (self.num_draws,))
+                values = self.draw(z, row, public, key, (self.num_draws,))
             else:
                 values = dict(jax.vmap(one)(jax.random.split(key, self.num_draws)))
             return values, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
@@ -240,7 +240,7 @@ class Responses:
         trace, unmasked = missing.trace_of(self.split, z, row, public, given), {*self.missing} - {*self.split.masked}
         return {name: counted(trace[name]["fn"]) for name in given if name not in unmasked}
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
+    def draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         """One of a row's responses; with a `count`, of the last site so many."""
         found: Arrays = {}
         censored: dict[str, Site] = {}
@@ -274,7 +274,7 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
     check_declarations(split, sites)
     shapes = split.latents, split.row, split.arguments.public
     try:
-        jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
+        jax.eval_shape(Responses(split).draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
     except NotImplementedError as error:
         names = ", ".join(f"'{s['name']}' ({type(unwrapped(s['fn'])).__name__})" for s in sites)
         raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {FLAT}.") from None
@@ -284,5 +284,5 @@ def _is_free_of_rows(responses: Responses) -> bool:
     """Whether no row enters what is drawn, nor the log likelihood of what is given."""
     split, key = responses.split, jax.eval_shape(lambda: jax.random.key(0))
     shapes = split.latents, split.row, split.arguments.public
-    given = jax.eval_shape(responses._draw, *shapes, key)
-    return not (entering(split.log_likelihood, *shapes, given)[1] or entering(responses._draw, *shapes, key)[1])
+    given = jax.eval_shape(responses.draw, *shapes, key)
+    return not (entering(split.log_likelihood, *shapes, given)[1] or entering(responses.draw, *shapes, key)[1])

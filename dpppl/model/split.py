@@ -123,7 +123,7 @@ class SplitModel:
     def has_columns(self) -> bool:
         """Whether numbers of a row, and not only places and truth values, enter the law of its responses."""
         of_row = self.latents, self.arguments.shapes(1), self.arguments.public
-        seen = jax.eval_shape(self._terms(1), *of_row)["observed"]
+        seen = jax.eval_shape(self.terms(1), *of_row)["observed"]
         found = Dependence(
             lambda z, row, public, seen: {"law": self._likelihood(z, row, public, 1, lambda s: seen.get(s["name"]))[0]},
             latent=of_row[0], row=of_row[1], public=of_row[2], seen=seen,
@@ -161,15 +161,15 @@ class SplitModel:
         """Zeros for the Public arrays."""
         return zeros(self.arguments.public)
 
-    def _imputed(self) -> str:
+    def imputed_words(self) -> str:
         """A sentence on observed values that have latents in them; nothing where none have."""
         found = Dependence(
-            self._terms(1), latent=self.latents, row=self.arguments.shapes(1), public=self.arguments.public
+            self.terms(1), latent=self.latents, row=self.arguments.shapes(1), public=self.arguments.public
         )
         sites = [n for n in found.names("observed") if "latent" in dict(found.inputs("observed", n))]
         return f" Latents stand in what site '{sites[0]}' observes: if for missing values, {MASK_CURE}" if sites else ""
 
-    def _terms(self, num_rows: int) -> Function:
+    def terms(self, num_rows: int) -> Function:
         """The function of (z, rows, public) that gives all that a run computes, by role and by site."""
 
         def function(z: Arrays, rows: Arrays, public: Arrays) -> dict[str, Arrays]:
@@ -186,7 +186,7 @@ class SplitModel:
 
         return function
 
-    def _rows(self, num_rows: int) -> Callable[..., tuple[Arrays, Arrays]]:
+    def likelihoods(self, num_rows: int) -> Callable[..., tuple[Arrays, Arrays]]:
         """The function of (z, rows, public, noise) that gives log likelihoods, at values made up from noise, and the
         values that the model observes, both by site."""
 
@@ -320,11 +320,11 @@ def _split(
     )  # fmt: skip
     public = arguments.public_values(model, args, kwargs)
     stand_ins = missing.stand_ins(split, structure.latents, public)
-    deterministic, observed, unlike = check_dependence(split._terms, latents, arguments)
+    deterministic, observed, unlike = check_dependence(split.terms, latents, arguments)
     refusals.check_latents(structure)
     axes = {name: structure.observed[name].axes[data_plate] for name in observed}
-    explain = lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed()  # noqa: E731
-    check_coupling(split._rows, latents, arguments, public, observed, axes, explain)
+    explain = lambda name, what: refusals.coupled_message(name, what, structure, more()) + split.imputed_words()  # noqa: E731
+    check_coupling(split.likelihoods, latents, arguments, public, observed, axes, explain)
     if unlike:
         raise UnsupportedModelError(refusals.NUMBER.format(f"likelihood of site '{unlike[0]}'"))
     notes = structure.notes(data_plate, deterministic)

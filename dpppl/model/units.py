@@ -117,9 +117,9 @@ class UnitResponses(Responses):
         each = jax.vmap(self.of_rows.totals, (None, 0, None, 1))(z, rows, public, values)
         return jnp.sum(jnp.where(mask[:, None], each, 0.0), axis=0)
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
+    def draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         rows, mask = parts(self.of_rows.split, row)
-        of_row = lambda row, key: self.of_rows._draw(z, row, public, key, count)  # noqa: E731
+        of_row = lambda row, key: self.of_rows.draw(z, row, public, key, count)  # noqa: E731
         return jax.vmap(of_row, out_axes=len(count))(rows, jax.random.split(key, mask.shape[0]))
 
 

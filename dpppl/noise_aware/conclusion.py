@@ -1,16 +1,12 @@
-"""From the releases of a run to its verdict, samples, summary and Bayes factors, without a look at private values."""
+"""From the releases of a run to its verdict, samples and summary, without a look at private values."""
 
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import print_summary
-from numpyro.distributions.transforms import IndependentTransform
 
-from dpppl.errors import ConfigurationError
 from dpppl.findings.learned import Learned
-from dpppl.findings.verdict import warn_of
 from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
@@ -22,9 +18,8 @@ from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import HIDDEN, Verdict
 from dpppl.runs.driver import TRACING
-from dpppl.runs.private_runner import after_run
-from dpppl.types import Distribution, Document, Tree
-from dpppl.validation import checked, fraction
+from dpppl.types import Tree
+from dpppl.validation import fraction
 
 
 def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None:
@@ -42,9 +37,9 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
 
 def staged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask) -> Outcome:
     """The stages of a run and its scalars: see `run_recipe`."""
-    plan = settings._plan(bound.coordinates.dimension)
+    plan = settings.plan_for(bound.coordinates.dimension)
     arguments = releases.scale, releases.prior, settings.bounds, bound.split.num_rows, bound.responses.redrawn
-    return run_recipe(ask, plan, *arguments, settings._most_scores, added=bound.responses.added)
+    return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
 
 
 def concluded(
@@ -70,58 +65,8 @@ def concluded(
         verdict = replace(
             verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
             symmetric=bound.symmetric, unnamed=bound.unnamed,
-            codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
+            codes=supports.codes(bound.split), in_units=settings.rows_per_unit > 1,
             has_columns=verdict.hidden < HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)
-
-
-@checked
-def bayes_factor(
-    noise_aware: NoiseAwareSettings, element: str, value: float = 0.0, *, allow_unconverged: bool = False
-) -> float:
-    """Compute the Bayes factor of the point null `element` = `value` against the model; above 1 it favours the null.
-
-    The ratio of posterior to prior density at the value (Dickey 1971), both in closed form: the posterior is a mixture of
-    normal laws and counts the privacy noise. Free: a function of the releases and public values.
-
-    - **element** - a latent, with its index where it is an array: "mu", "weights[2]", "w[0,1]".
-    - **value** - the null's value, in the latent's own unit.
-    - **allow_unconverged** - whether to answer without an UnconvergedWarning where the verdict refuses the posterior.
-
-    Assumes that nuisance latents have the same prior under the null as in the model given the null. Of many elements some look
-    significant by chance: give each null higher prior odds, or use `uncertainty.discoveries`.
-    Raises ConfigurationError before `run`, and for a model whose unconstrained priors are not normal."""
-    name = "bayes_factor"
-    mixture, verdict = after_run(noise_aware._mixture, name), after_run(noise_aware._verdict, name)
-    coordinates, releases = after_run(noise_aware._coordinates, name), after_run(noise_aware._releases, name)
-    names = coordinates.names()
-    if not releases.is_normal or element not in names:
-        known = f"elements: {', '.join(names[:6])}" if releases.is_normal else "the coordinates have other priors"
-        raise ConfigurationError(
-            f"bayes_factor needs the name of a latent's element, in a model whose priors are all normal (or log-normal); {known}."
-        )
-    warn_of(verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
-    number, prior = names.index(element), releases.prior
-    split, site, transforms = coordinates.split, coordinates.site_of[element], {}
-
-    def visit(site: Document, transform: Distribution) -> Tree:
-        transforms[site["name"]] = transform
-        return jnp.zeros(split.latents[site["name"]].shape)
-
-    with TRACING:
-        split.visit_latents(visit, split.placeholder_public() if releases.public is None else releases.public)
-        transform = transforms[site]
-        while isinstance(transform, IndependentTransform):
-            transform = transform.base_transform
-        if transform.domain.event_dim:
-            raise ConfigurationError(
-                f"the elements of '{site}' depend on each other: bayes_factor has no value for one alone."
-            )
-        place = float(transform.inv(jnp.asarray(value, float)))
-    if not np.isfinite(place):
-        raise ConfigurationError(f"value is outside the support of '{site}'.")
-    variance = float(prior.variance[number])
-    before = -0.5 * ((place - prior.mean[number]) ** 2 / variance + np.log(2.0 * np.pi * variance))
-    return float(np.exp(mixture.log_density(number, place) - before))

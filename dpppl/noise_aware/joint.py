@@ -186,8 +186,10 @@ def _where(is_asked: jax.Array, function: Callable[[], Tree]) -> Tree:
     return lax.cond(is_asked, function, lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
 
 
-class _OfKind(NamedTuple):
-    """The compiled program of all kinds, for one of them."""
+class OfKind(NamedTuple):
+    """The compiled program of all kinds, for one of them.
+
+    - **joint**, **program** - all kinds, and their program; **kind** - the one."""
 
     joint: Joint
     program: Program

@@ -22,7 +22,7 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware.joint import KINDS, Joint, _OfKind
+from dpppl.noise_aware.joint import KINDS, Joint, OfKind
 from dpppl.noise_aware.matrices import times
 from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
 from dpppl.noise_aware.statistics import RowStatistics
@@ -56,7 +56,7 @@ class Accesses:
     - **checkpoint** - the run's file, if one is kept. Its releases are not asked again, and are charged as if they were: the
       account knows an access by its number, and counts it once."""
 
-    programs: dict[str, Program | _OfKind]
+    programs: dict[str, Program | OfKind]
     key: jax.Array
     rows: Tree
     public: Tree
@@ -134,7 +134,7 @@ class Released(NamedTuple):
 
 def prepared(
     statistics: RowStatistics, key: jax.Array, rows: Tree, public: Tree, dimension: int
-) -> dict[str, Program | _OfKind]:
+) -> dict[str, Program | OfKind]:
     """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
     at = At(np.zeros(dimension), 1.0, 1.0, statistics.basis)
     alone = State(at, 0, key, 1.0)
@@ -147,7 +147,7 @@ def prepared(
     if joint is not None:
         programs.append((partial(_walk, joint, joint.width), (joint.asked("curvature", alone), rows, public), False))
         *own, every = prepare_all(programs if num_rows * joint.width > _MANY_NUMBERS else programs[1:], rows=1)
-        return {kind: _OfKind(joint, every, kind) for kind in KINDS} | dict(zip(["gradient"], own))
+        return {kind: OfKind(joint, every, kind) for kind in KINDS} | dict(zip(["gradient"], own))
     directions = np.zeros((dimension, num_directions(dimension)))
     along = directions[:, 1:]
     single = {

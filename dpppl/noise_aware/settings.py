@@ -56,6 +56,7 @@ class NoiseAwareDetails:
 class NoiseAwareSettings(Fixed, PrivateRunner):
     """The arguments of `dpppl.NoiseAware`, checked, and what changes: what the last run has released and found."""
 
+    _first_start = Start.PRIOR_MEAN
     _NO_ARGUMENT: ClassVar = {
         "subsampling": "every access of NoiseAware looks at all rows, since at equal epsilon subsampling would only raise the "
         "noise of its averaged gradients; leave subsampling out."
@@ -109,31 +110,29 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         )
 
     @property
-    def _most_scores(self) -> float:
-        return float("inf") if self.width == "sandwich" else float(self._rows_per_unit)
+    def most_scores(self) -> float:
+        return float("inf") if self.width == "sandwich" else float(self.rows_per_unit)
 
     @property
-    def _rows_per_unit(self) -> int:
+    def rows_per_unit(self) -> int:
         return 1 if self.unit.ids is None else self.unit.max_rows
-
-    @property
-    def _first_start(self) -> Start:
-        return Start.PRIOR_MEAN
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         mechanism = replace(MechanismFacts.of(MECHANISM, self._inputs.num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
-        made = [len(charge.noise_multipliers) for charge in charges if charge.is_steps] or [self._plan().num_accesses]
+        made = [len(charge.noise_multipliers) for charge in charges if charge.is_steps] or [
+            self.plan_for().num_accesses
+        ]
         details = NoiseAwareDetails(num_accesses=made[-1], verdict=verdict)
         return Facts("NoiseAware", mechanism, details, self._inputs)
 
-    def _plan(self, dimension: int = 1) -> Plan:
+    def plan_for(self, dimension: int = 1) -> Plan:
         plan = default_plan if dimension <= MOST_FULL else wide_plan
         return plan(None in (self.bounds.norm, self.bounds.curvature))
 
     def _charge(self, dimension: int = 1, run_id: str | None = None) -> tuple[Charge, float]:
         """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed."""
-        charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
+        charge_at = lambda scale: Charge(MECHANISM, self.plan_for(dimension).noise_multipliers(scale))  # noqa: E731
         noise = self.noise_multiplier
         scale = self.budget.calibrate(charge_at, run_id) if noise is None else noise
         return charge_at(scale), scale

@@ -118,15 +118,15 @@ class Budget:
         self.ledger, self.unit = ledger_of(ledger), unit
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
-        self._runs: dict[str, _Run] = {}
-        self._lock, self.one_at_a_time, self._process = threading.Lock(), threading.RLock(), os.getpid()
+        self.runs: dict[str, _Run] = {}
+        self.lock, self.one_at_a_time, self._process = threading.Lock(), threading.RLock(), os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
-        runs = {name: run.ended() for name, run in self._runs.items()}
-        return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
+        runs = {name: run.ended() for name, run in self.runs.items()}
+        return vars(self) | {"lock": None, "one_at_a_time": None, "runs": runs}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        own = {"_lock": threading.Lock(), "one_at_a_time": threading.RLock(), "_process": os.getpid()}
+        own = {"lock": threading.Lock(), "one_at_a_time": threading.RLock(), "_process": os.getpid()}
         vars(self).update(state | own)
         self._warn_of_copies("by pickle or deepcopy")
 
@@ -149,7 +149,7 @@ class Budget:
     @property
     def charged(self) -> tuple[Charge, ...]:
         """All charges so far, interrupted runs included."""
-        return tuple(charge for run in tuple(self._runs.values()) for charge in run.charged)
+        return tuple(charge for run in tuple(self.runs.values()) for charge in run.charged)
 
     @property
     def events(self) -> Events:
@@ -222,20 +222,20 @@ class Budget:
 
         `run_id`: that of an earlier run which is resumed: its charges are replaced, not added to."""
         name = uuid.uuid4().hex if run_id is None else run_id
-        with self._lock:
+        with self.lock:
             self.admit(charges, run_id)
             if self.ledger is not None:
                 self.ledger.reserve(name, events_of(charges), what)
-            before = self._runs.get(name)  # what it was charged stays, whatever becomes of it now
-            self._runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
+            before = self.runs.get(name)  # what it was charged stays, whatever becomes of it now
+            self.runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
             return Reservation(self, name)
 
     def charge_one(self, charge: Charge, what: str, run_id: str, claim: Callable[[], None]) -> None:
         """Charge one more access like `charge`, now, as part of run `run_id`; `claim()` refuses one that was made before.
 
         Raises BudgetExceededError, or KeyReuseError; then nothing was charged."""
-        with self._lock:
-            before = self._runs.get(run_id)
+        with self.lock:
+            before = self.runs.get(run_id)
             all_of_it = charge if before is None else replace(charge, chains=before.planned[0].chains + 1)
             self.admit([all_of_it], run_id)
             if self.ledger is None:
@@ -253,7 +253,7 @@ class Budget:
                     self.ledger.charge(run_id, events, 0, all_of_it.chains)
                 finally:
                     self.ledger.release(run_id, "complete")
-            self._runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
+            self.runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
 
     def _is_used_up(self, charges: Sequence[Charge], share: float) -> bool:
         """Whether charges leave nothing of a share of the target."""
@@ -268,7 +268,7 @@ class Budget:
 
     def _held(self, without: str | None = None) -> list[Charge]:
         """All that is charged or reserved."""
-        return [c for name, run in tuple(self._runs.items()) if name != without for c in run.held]
+        return [c for name, run in tuple(self.runs.items()) if name != without for c in run.held]
 
     def _exceeded(self, held: Sequence[Charge], charges: Sequence[Charge]) -> BudgetExceededError:
         assert self.target_epsilon is not None and self.target_delta is not None
@@ -312,14 +312,14 @@ class Reservation:
 
     def __init__(self, budget: Budget, run_id: str) -> None:
         self._budget, self.run_id = budget, run_id
-        self._run = budget._runs[run_id]
+        self._run = budget.runs[run_id]
         # Of a run that is resumed the ledger may know a chunk that was charged and cut off: it is run again, once.
         self._known = 0 if budget.ledger is None else len(budget.ledger.charged_steps(run_id))
 
     def charge(self, number: int, until: int) -> None:
         """Record, before the access, that steps of planned charge `number` begin, up to the step `until` of it."""
         budget, run = self._budget, self._run
-        with budget._lock:
+        with budget.lock:
             first, planned = run.begun[number], run.planned[number]
             assert run.is_open and until <= planned.num_steps
             if until <= first:
@@ -333,7 +333,7 @@ class Reservation:
 
     def replanned(self, charges: Sequence[Charge]) -> "Reservation":
         """The same steps through a mechanism whose settings are known by now."""
-        with self._budget._lock:
+        with self._budget.lock:
             self._budget.admit(charges, self.run_id)
             self._run.planned = tuple(charges)
         return self
@@ -343,10 +343,10 @@ class Reservation:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         budget = self._budget
-        with budget._lock:
+        with budget.lock:
             self._run.is_open = False
             if not any(self._run.begun):
-                budget._runs.pop(self.run_id, None)
+                budget.runs.pop(self.run_id, None)
             if budget.ledger is not None:
                 try:
                     budget.ledger.release(self.run_id, "complete" if kind is None else "interrupted")

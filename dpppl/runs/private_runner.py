@@ -120,6 +120,8 @@ class PrivateRunner(ABC):
     Raises ConfigurationError for settings that do not fit together."""
 
     __signature__: ClassVar[inspect.Signature]
+    _first_start: Start
+    """Where the first values of a first run come from."""
 
     def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
@@ -160,11 +162,6 @@ class PrivateRunner(ABC):
     @abstractmethod
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         """The method's facts for a report of these charges, of runs at this status."""
-
-    @property
-    @abstractmethod
-    def _first_start(self) -> Start:
-        """Where the first values of a first run come from."""
 
     def _begun(
         self, split: SplitModel, start: Start, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin

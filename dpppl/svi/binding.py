@@ -8,21 +8,19 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
-from dpppl.access.clipping import Adaptive, Centred
+from dpppl.access.clipping import Centred
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.frame.guides import Movement
 from dpppl.information_flow.executables import run_once
-from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import Dependence
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import explained
+from dpppl.model.initialization import prior_scales
 from dpppl.model.refusals import FLAT, MISSING_CURE, NUMBER, STATEFUL, check_captured, check_effects
+from dpppl.model.responses import Responses
 from dpppl.model.row_independence import is_alike
 from dpppl.model.split import SplitModel
-from dpppl.model.units import MASK, responses_of, split_in_units
-from dpppl.randomness import keys
-from dpppl.runs.driver import TRACING
-from dpppl.svi import optimizers
+from dpppl.model.supports import count
+from dpppl.model.units import responses_of, split_in_units
 from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import (
     Arrays,
@@ -37,27 +35,11 @@ from dpppl.svi.guides import (
     without_data,
 )
 from dpppl.svi.settings import SVISettings
-from dpppl.svi.step import SVIState
 from dpppl.types import Foreign, Function, Tree
 
 Sites = dict[str, dict[str, Tree]]
-
-
-def bind(
-    svi: SVISettings, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
-) -> tuple[Objective, SVIState]:
-    """The ELBO, split, for these arguments, and the first state, which holds `key`."""
-    svi.unit.check_grouped(MASK in kwargs)
-    with TRACING:
-        objective, phi = bind_objective(svi, keys.stream(key, "initial values"), args, kwargs, init_params)
-        if svi._metric is None:
-            svi._also_captured(optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows))
-        elif init_params is None:
-            phi = Movement.of(svi._metric, objective.guide, objective.transforms).start()
-        adaptive = isinstance(svi.mechanism.clipping, Adaptive)
-        norm = jnp.float32(svi.mechanism.clipping.clipping_norm) if adaptive else None
-        init = proved(svi.optim.init, phi, num_rows=objective.split.num_rows)
-        return objective, SVIState(jnp.zeros((), jnp.int32), init(phi), norm, key)
+_MOST_NUMBERS = 2**16
+"""The most numbers in the gradients of all responses of a row of a model that is not wide."""
 
 
 def bind_objective(
@@ -104,12 +86,22 @@ def bind_objective(
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
     adopt(svi.guide, guide)
-    clipping = svi._usual.clipping if svi._has_auto_norm else svi.mechanism.clipping
-    distribution = responses_of(split, clipping.num_draws, public) if isinstance(clipping, Centred) else None
-    distribution = None if distribution is None or svi._adapt(split, public, distribution) else distribution
+    responses, scale = None, None
+    if isinstance(svi.clipping, Centred):
+        responses = responses_of(split, svi.clipping.num_draws, public)
+        scale = wide_scale(split, public, responses) if svi.may_be_wide else None
     return Objective(
-        split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution, shapes_of(params), svi._metric
+        split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, responses if scale is None else None,
+        shapes_of(params), wide_scale=scale,
     ), phi  # fmt: skip
+
+
+def wide_scale(split: SplitModel, public: Tree, responses: Responses) -> float | None:
+    """The median prior sd of the latents of a wide model, None of others."""
+    members = 1 + responses.num_draws if responses.supports is None else count(responses.supports)
+    if members * sum(latent.size for latent in split.latents.values()) <= _MOST_NUMBERS:
+        return None
+    return float(np.median(np.hstack([np.ravel(s) for s in prior_scales(split, public).values()])))
 
 
 def shapes_of(params: Sites) -> dict[str, Tree]:
@@ -183,7 +175,7 @@ def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) ->
             f"site '{split.summed[0][0]}' is a latent of each row in a model with continuous ones or parameters "
             "of the model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
         )
-    if isinstance(svi.mechanism.clipping, Centred):
+    if isinstance(svi.clipping, Centred):
         raise UnsupportedModelError(
             "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
             f"what else a row might have been; {FLAT}."

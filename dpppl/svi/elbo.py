@@ -58,7 +58,8 @@ class Objective:
     - **responses** - the model's distribution of a row's responses, for centred clipping; else None. They are drawn at the first
       particle: one draw for all particles, as there is one observed response for all of them.
     - **shapes** - of the constrained parameters, by name.
-    - **metric** - the frame in which aligned gradients are clipped and noised, None without one."""
+    - **metric** - the frame in which aligned gradients are clipped and noised, None without one.
+    - **wide_scale** - the median prior sd of the latents of a wide model, None of others."""
 
     split: SplitModel
     guide: Foreign = field(repr=False)
@@ -70,16 +71,11 @@ class Objective:
     responses: Responses | None = None
     shapes: Mapping[str, Tree] = field(default_factory=dict)
     metric: Metric | None = None
+    wide_scale: float | None = None
 
     def _first(self, z: BySite) -> BySite:
         """The latents of the first particle."""
         return z if self.num_particles == 1 else jax.tree.map(lambda leaf: leaf[0], z)
-
-    def arrays(
-        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: jax.sharding.Mesh | None = None
-    ) -> tuple[Tree, Tree]:
-        """The private rows and the Public arrays of a call."""
-        return self.split.arrays(args, kwargs, mesh)
 
     def constrain(self, phi: BySite) -> dict[str, jax.Array]:
         """The parameters as NumPyro's users see them."""

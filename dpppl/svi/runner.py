@@ -21,11 +21,11 @@ from dpppl.runs.budget import Charge, counted
 from dpppl.runs.driver import TRACING, Begin, Plan, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
 from dpppl.runs.session import Run
-from dpppl.svi import by_hand, optimizers
-from dpppl.svi.binding import bind
+from dpppl.svi import optimizers
+from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import SVISettings, counted_rows
+from dpppl.svi.settings import counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
@@ -34,7 +34,7 @@ QUANTILE = 0.9
 """Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
 
 
-class SVI(SVISettings):
+class SVI(SVIByHand):
     """Differentially private SVI with the calls of `numpyro.infer.SVI`, a privacy budget, and a report. No losses.
 
     - **model** - a NumPyro model with one data plate.
@@ -94,9 +94,6 @@ class SVI(SVISettings):
     ['mu_auto_loc', 'mu_auto_scale']
     """
 
-    init, update = by_hand.init, by_hand.update
-    estimate_elbo, estimate_accuracy = by_hand.estimate_elbo, by_hand.estimate_accuracy
-
     @checked
     def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data; before a first run, of no wide model.
@@ -113,9 +110,9 @@ class SVI(SVISettings):
         - **state** - a state that `update` returned: what its steps have cost, without all else; ConfigurationError if it
           counts none. Such states hold the key: keep them secret."""
         if state is not None:
-            charges = [Charge(self.mechanism, np.full(counted(state.i), by_hand.fixed_noise(self)))]
+            charges = [Charge(self.mechanism, np.full(counted(state.i), self.fixed_noise()))]
             origin = KeyOrigin(KeySource.STATE, "as init was given")
-            return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
+            return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._first_start))
         return super().privacy_report()
 
     @checked
@@ -164,7 +161,7 @@ class SVI(SVISettings):
         start = self._start_from(init_state, init_params)
         with self.budget.one_at_a_time:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
-            objective, state = bind(self, keys.stream(run.key, "run"), args, kwargs, init_params)
+            objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
             check_num_data(self.num_data, objective.split.num_rows)
             state = state if init_state is None else continued(init_state, state)
             *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
@@ -176,17 +173,16 @@ class SVI(SVISettings):
                 *histogram, charge = self._charges(num_steps, int(state.i), run.run_id, frame=False)
             start = start if located is None else Start.FRAME
             self.budget.admit([*histogram, charge], run.run_id)
-            rows, public = objective.arrays(args, kwargs, self.mesh)
+            rows, public = objective.split.arrays(args, kwargs, self.mesh)
             thinning = thinning_for(state.optim_state, num_steps, thinning)
             counted: CountedRows | None = None
 
             def begin(rows: Tree, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
-                self._bound(objective)
-                self._clipped, self._counted = None, counted
+                self._objective, self._programs, self._clipped, self._counted = objective, {}, None, counted
                 return self._begun(objective.split, start, rows, charges, origin)
 
             def plan() -> Plan:
-                step = self._step(objective, charge.mechanism, charge.noise_multipliers[0])
+                step = self.step_function(objective, charge.mechanism, charge.noise_multipliers[0])
                 return Plan(
                     method=method_of(step, self._phi, num_steps, thinning, charge.mechanism.counts), chain_groups=[state],
                     rows=rows, public=public, charges=[charge], what="SVI", settings=(thinning,), notes=objective.split.notes,
@@ -236,7 +232,7 @@ class SVI(SVISettings):
                 norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
                 if metric is not None and movement is not None:  # from now on parameters start and move in it
                     norm, self._metric = clipped_at(metric, norms, split.num_rows, [steps])
-                    self._start, self._optim = Start.FRAME, MovedOptimizer(steps.num_steps, movement)
+                    self._first_start, self._optim = Start.FRAME, MovedOptimizer(steps.num_steps, movement)
                 self._mechanism, self._has_auto_norm = self._mechanism.with_norm(norm), False
 
             return NormPhase.starting(z, split, plan, histogram, choose, metric)

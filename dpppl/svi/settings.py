@@ -14,15 +14,13 @@ from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
-from dpppl.model.initialization import prior_scales
-from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.supports import codes, count
-from dpppl.report.provenance import KeyOrigin, Start, Status
+from dpppl.model.supports import codes
+from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
-from dpppl.runs.private_runner import Facts, Inputs, PrivateRunner, after_run
+from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
 from dpppl.svi import optimizers
 from dpppl.svi.convergence import TAIL, Convergence, tail_of
@@ -33,8 +31,8 @@ from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
 
-_BATCH, _MOST_NUMBERS = 4_096, 2**16
-"""Rows of a step of a wide model; the most numbers in the gradients of all responses of a row of a model that is not wide."""
+_BATCH = 4_096
+"""Rows of a step of a wide model."""
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -79,13 +77,13 @@ class SVISettings(Fixed, PrivateRunner):
                 'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
                 "give the norm as a number: clipping_norm=1.0."
             )
-        rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
+        self.clipping = svi_clipping_of(clipping, clipping_norm, self.num_data)  # at norm 1 where a run chooses it
         self._mechanism = Mechanism(
-            clipping=rule, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
+            clipping=self.clipping, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
         self._usual, self.measure_clipping = self._mechanism, measure_clipping
         self._check_one_noise()
-        self._start = start_of(guide)
+        self._first_start = start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None
         self._counted: CountedRows | None = None
@@ -121,30 +119,25 @@ class SVISettings(Fixed, PrivateRunner):
             raise ConfigurationError("call init or run first: the guide is not set up yet.")
         return self._objective
 
-    def _noted(self, status: Status, origin: KeyOrigin, start: Start | None = None) -> None:
-        """Note in the report how far a run has got, where its key comes from, and its start."""
-        self._provenance = self._provenance.and_now(status, origin, start)
+    @property
+    def may_be_wide(self) -> bool:
+        """Whether a wide model has a mechanism of its own: the user chose neither norm nor clipping."""
+        return self._has_auto_norm and self._may_be_wide
 
-    def _bound(self, objective: Objective, start: Start | None = None) -> None:
-        """Take up an objective, and another start, where one is given."""
-        self._objective, self._programs, self._inputs = objective, {}, Inputs.of(objective.split)
-        self._start = self._start if start is None else start
-
-    def _adapt(self, split: SplitModel, public: Tree, responses: Responses) -> bool:
-        """Set mechanism and scale for a model, and return whether it is wide: then clipping is flat, and steps take batches,
-        where the user chose neither.
+    def mechanism_for(self, objective: Objective) -> Mechanism:
+        """The mechanism of an access for a model. Of a wide one clipping is flat, and steps take batches, where the user chose
+        neither.
 
         The norm is mu / s, s the latents' median prior sd. The mean gradient of all steps has noise of norm / mu, and the prior
         pulls a latent by 1 / s where it is one sd away. A longer norm lets noise outweigh the prior where rows say little, a
         shorter one the prior outweigh clipped rows."""
-        if self._has_auto_norm and self._may_be_wide:
-            members = 1 + responses.num_draws if responses.supports is None else count(responses.supports)
-            self._scale, self._mechanism = None, self._usual
-            if members * sum(latent.size for latent in split.latents.values()) > _MOST_NUMBERS:
-                scheme = Poisson(min(1.0, _BATCH / split.num_rows)) if self._may_batch else self._usual.subsampling
-                self._mechanism = replace(self._usual, clipping=Flat(1.0), subsampling=scheme)
-                self._scale = float(np.median(np.hstack([np.ravel(s) for s in prior_scales(split, public).values()])))
-        return self._scale is not None
+        if not self.may_be_wide:
+            return self._mechanism
+        if objective.wide_scale is None:
+            return self._usual
+        rate = min(1.0, _BATCH / objective.split.num_rows)
+        scheme = Poisson(rate) if self._may_batch else self._usual.subsampling
+        return replace(self._usual, clipping=Flat(1.0), subsampling=scheme)
 
     def _start_from(self, init_state: object, init_params: object) -> Start:
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
@@ -182,13 +175,9 @@ class SVISettings(Fixed, PrivateRunner):
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
 
-    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
+    def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
-
-    @property
-    def _first_start(self) -> Start:
-        return self._start
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]

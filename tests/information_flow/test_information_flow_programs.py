@@ -29,7 +29,6 @@ from dpppl.errors import PrivacyLeakError
 from dpppl.mcmc.chains import Call
 from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
-from dpppl.svi import by_hand
 from models import vae
 from models.bayesian_cnn import bayesian_cnn
 from models.bayesian_mlp import bayesian_mlp
@@ -196,10 +195,10 @@ GRADIENTS = ["aligned", "per_parameter"]
 
 def svi_program_of(svi, args, kwargs):
     """A few steps, as a run makes them: what verify_jaxpr takes."""
-    state = jax.eval_shape(lambda key: by_hand.set_up(svi, key, args, kwargs), jax.random.key(0))
+    state = jax.eval_shape(lambda key: svi.set_up(key, args, kwargs), jax.random.key(0))
     objective = svi.objective()
-    arguments = state, *objective.arrays(args, kwargs)
-    step = svi._step(objective, svi.mechanism, svi.noise_multiplier)
+    arguments = state, *objective.split.arrays(args, kwargs)
+    step = svi.step_function(objective, svi.mechanism, svi.noise_multiplier)
 
     def steps(state, rows, public):
         return lax.fori_loop(0, 3, lambda _, state: step(state, rows, public)[0], state)

@@ -208,7 +208,7 @@ def test_gradients_in_the_parameters_of_a_guide_are_jaxs():
     svi = dpppl.SVI(correlated_normal, guide, optax.sgd(1e-3), clipping_norm=1.0, noise_multiplier=1.0,
                     subsampling=dpppl.FullBatch(), gradient="per_parameter", print_cost=False)  # fmt: skip
     objective, phi = bind_objective(svi, jax.random.key(1), arrays, {})
-    rows, public = objective.arrays(arrays, {})
+    rows, public = objective.split.arrays(arrays, {})
     arguments = phi, rows, (public, jax.random.key(2))
     both = [jax.vmap(f(objective.mean_log_likelihood), (None, 0, None)) for f in (gradient, jax.grad)]
     found, expected = (jax.jit(f)(*arguments) for f in both)

@@ -115,7 +115,7 @@ def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
     with pytest.raises(KeyReuseError):
         way.run(thing, key)
     assert not calls and way.spent(thing) == 0 and len(claimed) == 1
-    assert thing.privacy_report().status == "nothing run" and not thing.budget._runs
+    assert thing.privacy_report().status == "nothing run" and not thing.budget.runs
 
 
 def _leak(*_, **__):

@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, Au
 from test_svi import N, X, Y, bind_objective, logistic, make, normal, run, without_privacy
 
 import dpppl
-from dpppl.svi import by_hand, optimizers
+from dpppl.svi import optimizers
 
 
 def layers(x, y):
@@ -62,7 +62,7 @@ def test_guides_start_alike_whatever_the_data():
 
     for guide in (AutoNormal(positive), mean_guide):
         svi = make(positive, guide)
-        states = [by_hand.set_up(svi, jax.random.key(0), (s * np.ones(N, np.float32),), {}) for s in (2.0, 50.0)]
+        states = [svi.set_up(jax.random.key(0), (s * np.ones(N, np.float32),), {}) for s in (2.0, 50.0)]
         first, second = (jax.tree.leaves(svi.get_params(state)) for state in states)
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 
@@ -82,7 +82,7 @@ def test_a_guide_starts_where_the_prior_has_a_density():
 
     def start(bound, key):
         svi = make(above(bound), AutoNormal(above(bound)))
-        return svi.get_params(by_hand.set_up(svi, jax.random.key(key), (Y,), {}))["mu_auto_loc"]
+        return svi.get_params(svi.set_up(jax.random.key(key), (Y,), {}))["mu_auto_loc"]
 
     assert all(1.0 < start(1.0, key) < 2.0 for key in range(3))  # three draws above 1 at once: 1 in 64
     with pytest.raises(
@@ -110,7 +110,7 @@ def test_lists_of_guides_have_numpyros_gradient():
     guide.append(AutoDelta(handlers.block(logistic, expose=["scale"])))
     svi = make(guide=guide, loss=Trace_ELBO())
     objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
-    rows, public = objective.arrays((X, Y), {})
+    rows, public = objective.split.arrays((X, Y), {})
     direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
 
     def reference(phi):
@@ -298,7 +298,7 @@ def test_dropout_drops_input_units_and_keeps_the_mean():
 def test_the_objective_of_dropout_is_the_masked_likelihood_and_the_prior_of_what_is_masked():
     svi = make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["first", "second"]))
     objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
-    rows, public = objective.arrays((X, Y), {})
+    rows, public = objective.split.arrays((X, Y), {})
     direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
     _, z = objective.draws(phi, jax.random.key(2), public)
     weights = {name: phi[f"{name}_auto_loc"] for name in ("first", "second")}

@@ -103,7 +103,7 @@ def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
     svi = dpppl.SVI(model, guide, optax.sgd(1.0), clipping_norm=1.0, noise_multiplier=1.0,
                     subsampling=dpppl.FullBatch(), loss=loss)  # fmt: skip
     objective, phi = bind_objective(svi, jax.random.key(1), args, kwargs)
-    rows, public = objective.arrays(args, kwargs)
+    rows, public = objective.split.arrays(args, kwargs)
     key, access = jax.random.key(2), without_privacy(rows)
 
     def differences(phi):
@@ -221,7 +221,7 @@ def test_rows_draw_their_own_latents_and_share_the_common_ones():
     svi = make(factor_analysis, amortised_guide, gradient="per_parameter")
     y = np.zeros((4, 3), np.float32)
     objective, phi = bind_objective(svi, jax.random.key(0), (y,), {})
-    rows, public = objective.arrays((y,), {})
+    rows, public = objective.split.arrays((y,), {})
     terms = jax.jit(jax.vmap(lambda row: objective.mean_log_likelihood(phi, row, (public, jax.random.key(1)))))
     for places, expected in (([0, 1, 2, 3], 4), ([0, 0, 0, 0], 1)):
         assert len(np.unique(terms({**rows, ROW_NUMBER: np.int32(places)}))) == expected
@@ -514,7 +514,7 @@ def test_every_access_goes_through_one_door(equations):
     svi = make(num_particles=3, gradient="per_parameter")
     state = svi.init(jax.random.key(0), X, Y)
     step = svi._step(svi.objective(), svi.mechanism, 1.0)
-    jaxpr = jax.make_jaxpr(lambda state, x, y: step(state, *svi.objective().arrays((x, y), {}))[0])(state, X, Y)
+    jaxpr = jax.make_jaxpr(lambda state, x, y: step(state, *svi.objective().split.arrays((x, y), {}))[0])(state, X, Y)
     private = set(jaxpr.jaxpr.invars[-2:])
     users = [e.primitive.name for e in jaxpr.jaxpr.eqns if private & {v for v in e.invars if hasattr(v, "count")}]
     doors = [e for e in equations(jaxpr) if e.primitive.name == "dpppl_door"]

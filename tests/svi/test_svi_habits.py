@@ -21,7 +21,6 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoMultivariateNo
 from test_svi import make, run
 
 import dpppl
-from dpppl.svi import by_hand
 from dpppl.svi.convergence import convergence
 
 N = 40
@@ -91,7 +90,7 @@ def test_the_users_guide_works_as_in_numpyro(name):
     predicted = Predictive(model, guide=guide, params=params, num_samples=3)(key, *new, None)
     assert predicted["y"].shape == (3, 7) == predicted["mean"].shape
     other = make(model, guide)  # another object takes it, too, and starts it as it was built
-    again = other.get_params(by_hand.set_up(other, key, (X[:9], GROUP[:9], Y[:9]), {}))
+    again = other.get_params(other.set_up(key, (X[:9], GROUP[:9], Y[:9]), {}))
     jax.tree.map(np.testing.assert_array_equal, again, params)
     if name == "written":
         return
@@ -137,7 +136,7 @@ def test_a_guide_starts_as_it_was_built_whatever_was_done_with_it():
     guide.prototype_trace = None
     handlers.seed(guide, 5)(Y)
     assert guide._init_locs["mu"] != start["mu_auto_loc"]
-    assert svi.get_params(by_hand.set_up(svi, jax.random.key(0), (Y,), {})) == start
+    assert svi.get_params(svi.set_up(jax.random.key(0), (Y,), {})) == start
     guide.init_loc_fn = init_to_value(values={"mu": 0.5})
     other = make(tiny, guide)
     assert other.get_params(other.init(jax.random.key(1), Y))["mu_auto_loc"] == 0.5
@@ -163,7 +162,7 @@ def test_a_guide_set_up_within_a_trace_keeps_no_tracer():
     svi = make(model, guide)
     with pytest.raises(dpppl.ConfigurationError, match="cannot be counted"):
         jax.jit(svi.init)(jax.random.key(0), X, GROUP, Y)
-    jax.jit(lambda key: by_hand.set_up(svi, key, (X, GROUP, Y), {}))(jax.random.key(0))
+    jax.jit(lambda key: svi.set_up(key, (X, GROUP, Y), {}))(jax.random.key(0))
     assert guide.prototype_trace is None
     state = svi.init(jax.random.key(0), X, GROUP, Y)
     assert guide.median(svi.get_params(state))["w"].shape == (2,)

@@ -18,7 +18,6 @@ from dpppl.jaxprs import evaluate, flattened
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.randomness.keys import stream
 from dpppl.subsampling import FullBatch
-from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
 from dpppl.types import Equation, Function, Tree
 
@@ -80,13 +79,13 @@ class _Target:
 def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str, object], key: jax.Array) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
-        start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
+        start, noise = own.set_up(key, args, kwargs), own.noise_multiplier
         objective = own.objective()
-        rows, public = objective.arrays(args, kwargs)
+        rows, public = objective.split.arrays(args, kwargs)
         in_memory(rows, "an audit")
 
         def step(mechanism: Mechanism, state: Tree) -> Tree:
-            return own._step(objective, mechanism, noise)(state, rows, public)[0]
+            return own.step_function(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
     own.check_norm()
