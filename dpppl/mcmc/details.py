@@ -60,7 +60,6 @@ class ChainDetails:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """See `Details`."""
         return [
             ("steps", f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data"),
             ("chains", str(self.num_chains)),
@@ -78,7 +77,6 @@ class ChainDetails:
         ]
 
     def warnings(self) -> list[str]:
-        """See `Details`."""
         lines = [] if self.measured is None or self.measured.counted is None else self.measured.counted.warnings
         if self.stability is not None and not self.stability < 2.0:
             lines.append(
@@ -102,7 +100,6 @@ class ChainDetails:
         return lines
 
     def assumptions(self) -> list[str]:
-        """See `Details`."""
         return []
 
 

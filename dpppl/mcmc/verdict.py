@@ -94,7 +94,6 @@ class Reading(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """See `Verdict`."""
         return found(self, of_rows, of_elements, of_data)
 
     def of_sites(self, sites: Iterable[str]) -> "Reading":

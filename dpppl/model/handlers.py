@@ -22,7 +22,7 @@ from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
 from dpppl.model.refusals import CONTROL_FLOW, check_parameters, check_shape
-from dpppl.model.structure import Site, Trace, is_observed, plates_of, scalar_of, transform_of, value_at
+from dpppl.model.structure import Site, Trace, is_observed, log_prob_of, plates_of, scalar_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
 from dpppl.validation import a
 
@@ -108,14 +108,8 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     return trace
 
 
-def log_prob_of(site: Site) -> jax.Array:
-    """The log probability of a site's value, scaled."""
-    log_prob = site["fn"].log_prob(site["value"])
-    return log_prob if site["scale"] is None else site["scale"] * log_prob
-
-
 def explained_log_prob(site: Site) -> jax.Array:
-    """The same. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
+    """`log_prob_of`. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
     check_shape(site)
     check_parameters(site)
     try:

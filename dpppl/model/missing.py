@@ -14,10 +14,10 @@ import numpy as np
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arrays
-from dpppl.model.handlers import log_prob_of, made_up_value
+from dpppl.model.handlers import made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
 from dpppl.model.row_independence import known
-from dpppl.model.structure import Site, Trace, counted, is_observed, log_weight, plates_of, unwrapped
+from dpppl.model.structure import Site, Trace, counted, is_observed, log_prob_of, log_weight, plates_of, unwrapped
 from dpppl.types import Distribution, Tree
 
 _NUM_ROWS = 16

@@ -19,7 +19,7 @@ from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import Dependence, abstract, used_inputs
 from dpppl.model import censoring, handlers, missing, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes, zeros
-from dpppl.model.handlers import BindLatents, BindRows, Latent, Observe, log_prob_of, made_up_value, trace_of
+from dpppl.model.handlers import BindLatents, BindRows, Latent, Observe, made_up_value, trace_of
 from dpppl.model.indices import Table, followed
 from dpppl.model.public_values import captured
 from dpppl.model.refusals import MASK_CURE
@@ -30,6 +30,7 @@ from dpppl.model.structure import (
     Trace,
     is_observed,
     joint_name,
+    log_prob_of,
     log_weight,
     plate_dim,
     plates_of,

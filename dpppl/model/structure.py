@@ -278,10 +278,15 @@ def value_at(site: Site, number: Numbers) -> jax.Array:
     return value
 
 
+def log_prob_of(site: Site) -> jax.Array:
+    """The log probability of a site's value, scaled."""
+    log_prob: jax.Array = site["fn"].log_prob(site["value"])
+    return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
 def log_weight(site: Site, number: jax.Array) -> jax.Array:
     """The log weight of the value with this number, in the shape of the site's value. Masks of the latent itself do not count:
     a latent of which nothing depends is summed to 1."""
     if site["fn"].support.is_discrete:
-        log_prob = unwrapped(site["fn"]).log_prob(site["value"])
-        return log_prob if site["scale"] is None else site["scale"] * log_prob
+        return log_prob_of(site | {"fn": unwrapped(site["fn"])})
     return jnp.broadcast_to(jnp.asarray(LOG_WEIGHTS, jnp.result_type(float))[number], jnp.shape(site["value"]))

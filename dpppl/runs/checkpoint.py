@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.errors import CheckpointError, ConfigurationError
+from dpppl.jaxprs import is_key
 from dpppl.processes import messages
 from dpppl.randomness import chacha
 from dpppl.types import Document, Tree
@@ -95,7 +96,7 @@ class Checkpoint:
         secret = np.asarray(jax.random.key_data(key)).tobytes()
         tag = hmac.new(secret, digest.encode(), hashlib.sha256)
         for leaf in jax.tree.leaves(arguments):
-            array = np.asarray(leaf) if not _is_key(leaf) else np.asarray(jax.random.key_data(leaf))
+            array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
             tag.update(f"{array.dtype}{array.shape}".encode())
             tag.update(np.ascontiguousarray(array).data if array.size else b"")
         self._digest = tag.hexdigest()
@@ -189,14 +190,10 @@ class Checkpoint:
         return CheckpointError(f"{self._path} is no checkpoint that this version can read; delete it to start anew.")
 
 
-def _is_key(leaf: jax.Array) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _plain(leaf: jax.Array) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         leaf = leaf.addressable_data(0)  # all devices hold the same
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def _key(data: np.ndarray, generator: str) -> jax.Array:
@@ -206,5 +203,5 @@ def _key(data: np.ndarray, generator: str) -> jax.Array:
 def _as(template: Tree, values: jax.Array) -> Tree:
     """Saved arrays as a state: keys become keys again."""
     return jax.tree.map(
-        lambda t, v: _key(v, str(jax.random.key_impl(t))) if _is_key(t) else jnp.asarray(v), template, values
+        lambda t, v: _key(v, str(jax.random.key_impl(t))) if is_key(t) else jnp.asarray(v), template, values
     )

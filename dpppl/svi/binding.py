@@ -19,6 +19,7 @@ from dpppl.model.refusals import FLAT, MISSING_CURE, NUMBER, STATEFUL, check_cap
 from dpppl.model.responses import Responses
 from dpppl.model.row_independence import is_alike
 from dpppl.model.split import SplitModel
+from dpppl.model.structure import plates_of
 from dpppl.model.supports import count
 from dpppl.model.units import responses_of, split_in_units
 from dpppl.svi.elbo import Objective, check_params
@@ -31,7 +32,6 @@ from dpppl.svi.guides import (
     guide_explained,
     on_rows,
     parts_of,
-    plates_of,
     without_data,
 )
 from dpppl.svi.settings import SVISettings

@@ -114,7 +114,6 @@ class Convergence(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """See `Verdict`."""
         return found(self, arrived, too_narrow, of_rows)
 
     @property

@@ -20,8 +20,9 @@ from dpppl.errors import ConfigurationError
 from dpppl.frame.metric import Metric
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
+from dpppl.model.structure import plates_of
 from dpppl.randomness import keys
-from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
+from dpppl.svi.guides import AutoDropout, data_free, on_rows, unconstrained
 from dpppl.types import BySite, Foreign, Function, Tree
 
 Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]

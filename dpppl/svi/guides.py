@@ -20,6 +20,7 @@ from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import BindPlate, user_line
 from dpppl.model.split import SplitModel
+from dpppl.model.structure import plates_of
 from dpppl.report.provenance import Start
 from dpppl.types import BySite, Foreign, Function, Numbers, Tree
 from dpppl.validation import checked_fields
@@ -238,11 +239,6 @@ def check_shapes(guide_sites: Arrays, model_sites: Arrays, split: SplitModel) ->
                 f"the guide draws site '{name}' in shape {drawn} with {drawn_axes} event axes, the model in shape {own} with "
                 f"{axes}; write dist.Normal(numpyro.param('{name}_loc', jnp.zeros({own})), 1.0){event}."
             )
-
-
-def plates_of(site: Arrays) -> list[str]:
-    """The plates around a site."""
-    return [frame.name for frame in site["cond_indep_stack"]]
 
 
 @checked_fields

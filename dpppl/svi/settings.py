@@ -227,7 +227,6 @@ class SVIDetails:
     is_wide: bool = False
 
     def rows(self) -> list[tuple[str, str]]:
-        """See `Details`."""
         return [
             ("steps", f"{self.num_steps}, each an access of the data"),
             *([("frame", self.frame)] if self.frame else []),
@@ -239,13 +238,11 @@ class SVIDetails:
         ]
 
     def warnings(self) -> list[str]:
-        """See `Details`."""
         biased = self.clipped is not None and self.clipped.is_biased
         lines = [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
         return lines if self.counted is None else [*self.counted.warnings, *lines]
 
     def assumptions(self) -> list[str]:
-        """See `Details`."""
         return ["Guides are set up on made-up rows."]
 
 
