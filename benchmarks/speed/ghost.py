@@ -159,7 +159,7 @@ def steps(seconds, num_rows=256, hidden=256):
         )  # fmt: skip
         state = svi.init(dpppl.secret_key(), x, y)
         rows, public = svi.objective().split.arrays((x, y), {})
-        step = svi._step(svi.objective(), svi.mechanism, 1.0)
+        step = svi.step_function(svi.objective(), svi.mechanism, 1.0)
         run = lambda state, rows: lax.scan(lambda s, _: (step(s, rows, public)[0], None), state, length=STEPS)[0]  # noqa: E731
         return jax.jit(run), (state, rows)
 

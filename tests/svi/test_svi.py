@@ -513,7 +513,7 @@ def test_queries_are_right_noised_and_charged():
 def test_every_access_goes_through_one_door(equations):
     svi = make(num_particles=3, gradient="per_parameter")
     state = svi.init(jax.random.key(0), X, Y)
-    step = svi._step(svi.objective(), svi.mechanism, 1.0)
+    step = svi.step_function(svi.objective(), svi.mechanism, 1.0)
     jaxpr = jax.make_jaxpr(lambda state, x, y: step(state, *svi.objective().split.arrays((x, y), {}))[0])(state, X, Y)
     private = set(jaxpr.jaxpr.invars[-2:])
     users = [e.primitive.name for e in jaxpr.jaxpr.eqns if private & {v for v in e.invars if hasattr(v, "count")}]
