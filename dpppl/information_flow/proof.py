@@ -1,6 +1,7 @@
 """`verify`: label the inputs of a traced program, interpret it abstractly, and judge what its outputs may hold."""
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -87,7 +88,8 @@ def verify(
     - **function** - traced and not run; a `jax.stages.Traced` is taken as it is.
     - **example_args**, **example_kwargs** - arrays, or `jax.ShapeDtypeStruct`s. Keys are typed ones (`jax.random.key`), and found
       by that.
-    - **private** - which arguments hold private rows, by position or name; every array in them, rows along its first axis.
+    - **private** - which arguments hold private rows, by position or name (of a `Traced` by name); every array in them, rows
+      along its first axis.
     - **secret_outputs** - outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as
       ".rng_key".
     - **public_constants** - captured arrays that are public, also those of a likelihood, or True for all.
@@ -108,21 +110,13 @@ def verify(
     """
     if isinstance(function, jax.stages.Traced):
         closed, outputs = function.jaxpr, function.out_info
-        tree: Tree = function.in_tree
-        example_args, example_kwargs = jax.tree.unflatten(tree, range(tree.num_leaves))
+        names = closed.jaxpr.debug_info.arg_names  # its arguments have lost their positions: static ones are left out
+        inputs: list[Tree] = [(name, (name, re.split(r"[\[.]", name)[0])) for name in names]
     elif not callable(function):
         raise ConfigurationError(f"verify takes a function of JAX, and {a(type(function).__name__)} is given.")
     else:
         closed, outputs = _trace(function, example_args, example_kwargs)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names += [f"argument {k}" for k in range(len(names), len(example_args))]
-    given: list[Tree] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, example_args))]
-    given += [(name, argument, (name,)) for name, argument in sorted(example_kwargs.items())]
-    inputs = [(name + path, known) for name, argument, known in given for path in _paths(argument)]
+        inputs = _inputs(function, example_args, example_kwargs)
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
     if captured and public_constants is not True:
         raise leak(Finding("constant", f"{captured} captured arrays may hold private values: pass them as arguments"))
@@ -130,7 +124,8 @@ def verify(
     if not all(any(one in known for _, known in inputs) for one in wanted):
         arrays = ", ".join(f"'{name}'" for name, _ in inputs)
         raise ConfigurationError(
-            f"private names arrays among the arguments, by name or position, and one is neither; the arrays are {arrays}."
+            f"private names arrays among the arguments, by name or position (what is traced: by name), and one is neither; the "
+            f"arrays are {arrays}."
         )
     return verify_jaxpr(
         closed, [captured + k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)],
@@ -239,6 +234,19 @@ def _trace(function: Function, args: tuple[Tree, ...], kwargs: dict[str, Tree]) 
         what = f"a derivative is taken through the door: {user_line(error)}"
         kind, cure = "derivative", "It would be a second access that nobody charges"
     raise leak(Finding(kind, f"{what}. {cure}")) from None
+
+
+def _inputs(function: Function, args: Tree, kwargs: Tree) -> list[Tree]:
+    """A name of each array among the arguments, and by what its argument is known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names += [f"argument {k}" for k in range(len(names), len(args))]
+    given: list[Tree] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, args))]
+    given += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
+    return [(name + path, known) for name, argument, known in given for path in _paths(argument)]
 
 
 def _paths(tree: Tree) -> list[str]:

@@ -139,8 +139,10 @@ def check_row_program(program: Traced) -> None:
     """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
-    batching; none talks to other devices or to Python, and none has an effect. Random bits come from threefry2x32 and
-    ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the program.
+    batching; none talks to other devices or to Python, and none has an effect. (The incomplete beta function, whose loop XLA
+    would run over all rows at once, has a loop of its own: `row_program/incomplete_beta.py`.) Random bits come from
+    threefry2x32 and ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the
+    program.
 
     >>> check_row_program(jax.make_jaxpr(lambda z, row: -0.5 * (row - z) ** 2)(0.0, 1.0).jaxpr)
     """

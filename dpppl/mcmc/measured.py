@@ -29,13 +29,13 @@ class Noise:
 
     - **moves** - variance of the last move before a draw, (chains, draws).
     - **ways** - variance of the increment from draw to draw, (chains, draws - 1).
-    - **friction** - share of its momentum that a chain without forces loses in a step, 1 without momentum.
+    - **friction** - share of its momentum that a chain without forces loses in a step, 1 without momentum; or (chains, 1, 1).
     - **thinning** - steps from draw to draw.
     - **most** - largest factor by which subsampling raises both variances."""
 
     moves: Array
     ways: Array
-    friction: float
+    friction: float | Array
     thinning: int = 1
     most: float = 1.0
 
@@ -43,7 +43,7 @@ class Noise:
     def independent(self) -> float:
         """How many independent moves one of a row of draws is worth: their squares are correlated by momentum."""
         kept = (1.0 - self.friction) ** (2 * self.thinning)
-        return float((1.0 - kept) / (1.0 + kept))
+        return float(np.mean((1.0 - kept) / (1.0 + kept)))
 
 
 def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
@@ -53,7 +53,7 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
     - **draws** - collected states of each chain.
     - **longest** - longest step size of each chain after its search, (chains,)."""
     kernel = bound.kernel
-    moves, ways, friction, most = [], [], 1.0, 0.0
+    moves, ways, frictions, most = [], [], [], 0.0
     rate = kernel.mechanism.subsampling.rate
     for step_size in longest:
         step_sizes, multipliers = kernel.shortened_schedule(first, draws * thinning, step_size)
@@ -61,10 +61,13 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
         friction = kernel.friction_at(std)
         way = 2.0 * kernel.temperature_at(step_sizes, std) * kernel.diffusion_time(step_sizes, std)
         moves.append((way * friction / (2.0 - friction))[thinning - 1 :: thinning])
+        frictions.append(friction)
         ways.append(way.reshape(draws, thinning).sum(axis=1)[1:])
         most = max(most, rate * (1.0 - rate) * bound.split.num_rows / np.min(multipliers) ** 2)
-    kept = float(np.mean(friction))
-    return Noise(moves=np.array(moves), ways=np.array(ways), friction=kept, thinning=thinning, most=1.0 + most)
+    return Noise(
+        moves=np.array(moves), ways=np.array(ways), friction=np.reshape(frictions, (-1, 1, 1)), thinning=thinning,
+        most=1.0 + most,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ def print_table(
                 columns = [mean, std, *quantiles, *mixing(draws)]
             name = site + (f"[{','.join(map(str, index))}]" if index else "")
             lines.append([name, *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])])
-    width = max(len(line[0]) for line in lines)
+    width = max((len(line[0]) for line in lines), default=0)
     print("\n" + " " * width + "".join(f"{title:>10}" for title in header) + "  verdict")
     for name, *numbers, verdict in lines:
         print(f"{name:>{width}}" + "".join(f"{number:>10}" for number in numbers) + f"  {verdict}")

@@ -318,7 +318,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         - **prob** - probability of the interval between the quantiles.
         - **exclude_deterministic** - leave out deterministic sites.
         - **max_rows** - elements in the table."""
-        ended = self._ended("print_summary")
+        ended, max_rows = self._ended("print_summary"), positive_integer(max_rows, name="max_rows")
         samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}

@@ -23,7 +23,7 @@ from dpppl.types import Tree
 
 NUM_DRAWS = 7  # with the real one they are eight, as many as a vector register holds: nine take three times as long
 _MOST_RESPONSES, _MOST_SHARED = 16, 1_024  # how many are listed: for each row, and once for all rows
-_FEW_LATENTS, _LEAST_DRAWS = 32, 4_096
+_FEW_LATENTS, _FEW_RESPONSES, _LEAST_DRAWS = 32, 4, 4_096
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Responses:
         may_share = may_share and is_plain and _is_free_of_rows(cls(split, 1, from_one_key=is_single))
         listed = None if scaled else supports.listed(sites, _MOST_SHARED if may_share else _MOST_RESPONSES)
         num_latents = sum(math.prod(shape.shape) for shape in split.latents.values())
-        is_short = listed is None or supports.count(listed) <= _MOST_RESPONSES
+        is_short = listed is None or supports.count(listed) <= _FEW_RESPONSES
         is_shared = may_share and not (is_single and num_latents <= _FEW_LATENTS and is_short)
         return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps, is_shared)
 

@@ -129,10 +129,12 @@ def _code(fn: Distribution, support: Distribution) -> str:
     if isinstance(support, type(constraints.integer_interval(0, 1))):
         if "Categorical" in name or name.startswith("Ordered"):
             return f"{name} takes classes 0 to K - 1; pass y - 1 for classes 1 to K"
-        return f"{name} takes whole numbers from 0 to its total_count; pass counts, not shares"
+        if "total_count" in fn.arg_constraints:
+            return f"{name} takes whole numbers from 0 to its total_count; pass counts, not shares"
+        return f"{name} takes whole numbers within its bounds; widen these, or round or mask others"
     if support.is_discrete:
-        least = 1 if isinstance(support, type(constraints.positive_integer)) else 0
-        return f"{name} takes whole numbers from {least}; round or mask others, or use a continuous distribution"
+        least = {type(constraints.positive_integer): " from 1", type(constraints.nonnegative_integer): " from 0"}
+        return f"{name} takes whole numbers{least.get(type(support), '')}; round or mask others, or use a continuous distribution"
     if isinstance(support, type(constraints.unit_interval)):
         return f"{name} takes numbers between 0 and 1, neither included; divide percentages by 100, and move 0 and 1 inside"
     if isinstance(support, type(constraints.positive) | type(constraints.nonnegative)):

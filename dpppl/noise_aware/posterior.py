@@ -20,7 +20,7 @@ from dpppl.noise_aware.mixture import CANDIDATES, Linear, Mixture, resampled
 from dpppl.types import Tree
 
 _NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1
-_AT_ONCE = 64
+_AT_ONCE, _MOST_NUMBERS = 64, 2**26
 _EACH = {"start": 0, "slopes": 0, "centre": None, "scales": None, "turn": None, "index": None}
 _ROUNDS, _DEGREES = 4, 5
 
@@ -74,7 +74,7 @@ class Sampler:
         samples = {site: value[: self.num_samples] for site, value in samples.items()}
         diverging = float(np.mean(np.asarray(diverged)))
         with np.errstate(all="ignore"):
-            r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
+            r_hat = np.max([np.max(split_gelman_rubin(value[None])) for value in samples.values()])
         if diverging <= _DIVERGING and r_hat <= _R_HAT:
             return samples, None
         return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
@@ -92,7 +92,10 @@ class Sampler:
         (Cappe, Guillin, Marin, Robert 2004)."""
         each, given, size = -(-self.num_samples // count), self._given, len(self._given)
         mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
-        each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=_AT_ONCE)  # noqa: E731
+        few = max(
+            1, min(_AT_ONCE, _MOST_NUMBERS // (count * max(1, len(self._own)) ** 2))
+        )  # `_place` has a root for each
+        each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=few)  # noqa: E731
         shape, program = (count, CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
         score = compiled(program, jnp.zeros((*shape, self.dimension)), (data, public), whites)
         for _ in range(_ROUNDS):

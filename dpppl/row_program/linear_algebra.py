@@ -11,13 +11,15 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, primitives
 
 from dpppl.jaxprs import bind, equations, inputs_of, is_literal, open_jaxpr, rewritten, varying
+from dpppl.row_program.incomplete_beta import betainc
 from dpppl.types import Equation, Traced, Tree
 
-_PRIMITIVES = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
+_LINEAR = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
 """Others that call LAPACK are not public, and a row's program with one is refused."""
+_BETA = primitives.regularized_incomplete_beta_p
 _HALVES = {lax.linalg.cholesky_p: True, lax.linalg.eigh_p: None, lax.linalg.triangular_solve_p: None}
 """Those that read one half of their first operand: whether the lower one; None where a parameter says so."""
 _REFINED, _LARGEST = 10, 512
@@ -25,14 +27,15 @@ _REFINED, _LARGEST = 10, 512
 
 def on_finite(program: Traced, varies: Sequence[bool]) -> Traced:
     """An open program whose linear algebra, where inputs that vary enter it, is of finite matrices: one that is not, or a vector
-    beside it, is replaced by zeros, and what comes out by NaN. Constants are the first inputs.
+    beside it, is replaced by zeros, and what comes out by NaN. `incomplete_beta` takes the place of JAX's function. Constants
+    are the first inputs.
 
     >>> program = jax.make_jaxpr(lax.linalg.triangular_solve)(jnp.eye(3), jnp.ones((1, 3))).jaxpr
     >>> names = [equation.primitive.name for equation in on_finite(program, (True, True)).eqns]
     >>> names.count("is_finite"), names.count("triangular_solve")
     (2, 1)
     """
-    if not any(equation.primitive in _PRIMITIVES for equation in equations(program)):
+    if not any(equation.primitive is _BETA or equation.primitive in _LINEAR for equation in equations(program)):
         return program
     varied = varying(program, varies)
     of_row = lambda equation: any(not is_literal(v) and v in varied for v in equation.invars)  # noqa: E731
@@ -41,8 +44,10 @@ def on_finite(program: Traced, varies: Sequence[bool]) -> Traced:
 
 def _outputs(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array]:
     """Of an equation that a row may enter, and of the programs in it."""
-    if equation.primitive in _PRIMITIVES:
+    if equation.primitive in _LINEAR:
         return _of_finite(equation, operands)
+    if equation.primitive is _BETA:
+        return [betainc(*jnp.broadcast_arrays(*operands))]
 
     def inside(leaf: jax.Array) -> Tree:
         if (program := open_jaxpr(leaf)) is None:

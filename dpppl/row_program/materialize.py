@@ -80,12 +80,14 @@ def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None
     """
     inputs = inputs_of(program)
     held = {v for v, of_row in zip(inputs, of_rows) if of_row}
-    makers = {v: equation for equation in program.eqns for v in equation.outvars if _multiplies(equation)}
+    factors_of: dict[Atom, frozenset[Atom]] = dict.fromkeys(held, frozenset())
 
-    def factors(v: Tree) -> set[Atom]:
-        if is_literal(v) or v in held:
-            return set()
-        return set().union(*map(factors, makers[v].invars)) if v in makers else {v}
+    def factors(v: Atom) -> frozenset[Atom]:
+        return frozenset() if is_literal(v) else factors_of.get(v, frozenset([v]))
+
+    for equation in program.eqns:
+        if _multiplies(equation):
+            factors_of |= dict.fromkeys(equation.outvars, frozenset[Atom]().union(*map(factors, equation.invars)))
 
     stored: dict[Atom, None] = {}  # in order
     for v in program.outvars:

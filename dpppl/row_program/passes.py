@@ -44,7 +44,7 @@ def hoist(program: RowProgram) -> RowProgram:
 
 
 def guard_linear_algebra(program: RowProgram) -> RowProgram:
-    """Show LAPACK finite numbers of rows only."""
+    """Show LAPACK finite numbers of rows only, and keep rows apart in the incomplete beta function."""
     return replace(program, of_row=on_finite(program.of_row, program.holds_row))
 
 

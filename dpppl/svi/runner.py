@@ -178,7 +178,8 @@ class SVI(SVIByHand):
             counted: CountedRows | None = None
 
             def begin(rows: Tree, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
-                self._objective, self._programs, self._clipped, self._counted = objective, {}, None, counted
+                self._objective, self._programs, self._counted = objective, {}, counted
+                self._clipped = self._result = None
                 return self._begun(objective.split, start, rows, charges, origin)
 
             def plan() -> Plan:

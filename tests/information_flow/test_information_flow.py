@@ -772,9 +772,11 @@ def test_arguments_are_named_by_position_or_name():
 
 def test_a_traced_function_is_taken_as_it_is():
     traced = jax.jit(lambda z, x, key: access(z, x, key)).trace(Z, X, jax.random.key(0))
-    assert information_flow.verify(traced, private=1).doors == 1
-    traced = jax.jit(lambda z, x, key: x.sum()).trace(Z, X, jax.random.key(0))
-    with pytest.raises(PrivacyLeakError, match="argument 1"):
+    assert information_flow.verify(traced, private="x").doors == 1
+    traced = jax.jit(lambda n, x, y: n * x, static_argnums=0).trace(3, X, Z)
+    with pytest.raises(PrivacyLeakError, match="Path: x"):
+        information_flow.verify(traced, private="x")
+    with pytest.raises(dpppl.ConfigurationError, match="by name"):  # static ones are left out: 1 would be y
         information_flow.verify(traced, private=1)
 
 

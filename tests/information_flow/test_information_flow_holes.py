@@ -429,22 +429,22 @@ def test_what_was_proved_is_what_is_compiled():
         return access(z, x, key) + (jnp.sum(x) if len(times) > 1 else 0.0)
 
     traced = jax.jit(function).trace(Z, X, jax.random.key(0))
-    assert information_flow.verify(traced, private=1).doors == 1
+    assert information_flow.verify(traced, private="x").doors == 1
     compiled = traced.lower().compile()
     moved = np.asarray(compiled(Z, 1e9 * X, jax.random.key(0))) - np.asarray(compiled(Z, X, jax.random.key(0)))
     assert len(times) == 1 and np.linalg.norm(moved) < 2 * len(X)
     with pytest.raises(PrivacyLeakError, match="a private row reaches it"):
-        information_flow.verify(jax.jit(lambda *a: function(*a)).trace(Z, X, jax.random.key(0)), private=1)
+        information_flow.verify(jax.jit(lambda *a: function(*a)).trace(Z, X, jax.random.key(0)), private="a[1]")
 
 
 def test_chains_on_devices_are_proved_from_their_trace():
     mapped = jax.pmap(lambda z, x, key: access(z, x, key), in_axes=(None, None, 0))
     traced = jax.jit(mapped).trace(Z, X, jax.random.split(jax.random.key(0), 2))
-    assert information_flow.verify(traced, private=1).doors == 1
+    assert information_flow.verify(traced, private="x").doors == 1
     assert traced.lower().compile()(Z, X, jax.random.split(jax.random.key(0), 2)).shape == (2, 3)
     with pytest.raises(PrivacyLeakError):
         information_flow.verify(
-            jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), private=1
+            jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), private="a[1]"
         )
 
 

@@ -19,6 +19,7 @@ KINDS = {  # distribution, values that it takes, values that it does not take, w
     "overdispersed": (lambda a: dist.NegativeBinomial2(jnp.exp(a), 3.0), [0.0, 2.0], [1.5], "takes whole numbers from 0"),
     "no event": (lambda a: dist.ZeroInflatedPoisson(0.3, jnp.exp(a)), [0.0], [-2.0, 0.5], "takes whole numbers from 0"),
     "trials": (lambda a: dist.Binomial(5, logits=a), [0, 5], [6, -1], "from 0 to its total_count"),
+    "dice": (lambda a: dist.DiscreteUniform(1, 6), [1, 6], [0, 7], "takes whole numbers within its bounds"),
     "times": (lambda a: dist.Weibull(jnp.exp(a), 2.0), [0.1, 9.0], [-1.0, 0.0], "takes positive numbers"),
     "amounts": (lambda a: dist.LogNormal(a, 1.0), [0.1, 9.0], [-1.0, 0.0], "takes positive numbers"),
     "proportions": (lambda a: dist.Beta(2.0 * jnp.exp(a), 2.0), [0.1, 0.9], [0.0, 1.0, 1.2, 55.0], "divide percentages by 100"),

@@ -195,7 +195,7 @@ def test_a_law_is_shared_where_no_row_enters_it():
     many = of(cells(40), y, may_share=True)
     assert many.is_shared and len(many.supports["y"]) == 40 and many.redrawn == many.added == 0.0
     assert not of(cells(40), y).is_shared and of(cells(40), y).supports is None
-    assert not of(cells(12), y, may_share=True).is_shared
+    assert of(cells(12), y, may_share=True).is_shared and not of(cells(3), y, may_share=True).is_shared
     too_many = of(cells(2_000), y, may_share=True)
     assert not too_many.is_shared and too_many.supports is None
     for model in (covariates, masked):

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from scipy import special
 
 from dpppl.access.clipping import Flat
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
+from dpppl.jaxprs import equations
 from dpppl.row_program.linear_algebra import on_finite
 from dpppl.subsampling import FullBatch
 
@@ -131,3 +133,33 @@ def test_programs_without_rows_stay_as_they_are():
     assert "is_finite" not in names
     plain = jax.make_jaxpr(lambda a: jnp.sin(a))(1.0).jaxpr
     assert on_finite(plain, (True,)) is plain
+
+
+@pytest.mark.numerical  # with XLA's usual optimisations
+def test_rows_stay_apart_in_the_incomplete_beta_function():
+    """XLA's loop for JAX's own runs over all rows until the slowest has converged; a row's value shall have the bits that it has
+    beside any others."""
+    a = b = np.full(300, 1.5, np.float32)
+    x, own = (3.0 / (3.0 + RNG.uniform(5.0, 30.0, 300) ** 2)).astype(np.float32), lax.betainc
+    program = jax.make_jaxpr(own)(a[0], b[0], x[0])
+    apart = jaxpr_as_fun(ClosedJaxpr(on_finite(program.jaxpr, (True, True, True)), program.consts))
+    found = []
+    for function in (lambda *row: apart(*row)[0], own):
+        values = [np.asarray(jax.jit(jax.vmap(function))(a, b, x))]
+        slow = [np.append(u[:-1], np.float32(v)) for u, v in zip((a, b, x), (1e5, 1e5, 0.5))]
+        values.append(np.asarray(jax.jit(jax.vmap(function))(*slow)))
+        np.testing.assert_allclose(values[0], special.betainc(*np.float64([a, b, x])), atol=2e-5)
+        found.append(np.array_equal(values[0][:-1], values[1][:-1]))
+    assert found == [True, False]
+
+
+def test_the_incomplete_beta_function_of_a_row_is_a_loop_of_its_own():
+    program = jax.make_jaxpr(jax.jit(jax.value_and_grad(lax.betainc, 2)))(2.0, 3.0, 0.4)
+    alone = on_finite(program.jaxpr, (True, True, True))
+    names = {equation.primitive.name for equation in equations(alone)}
+    assert "while" in names and "regularized_incomplete_beta" not in names
+    value = lambda *row: jaxpr_as_fun(ClosedJaxpr(alone, program.consts))(*map(np.float32, row))[0]  # noqa: E731
+    points = [(2, 3, 0.4), (0.3, 40, 0.01), (300, 200, 0.62)]
+    np.testing.assert_allclose([value(*row) for row in points], special.betainc(*zip(*points)), atol=2e-5)
+    edges = [(2, 2, 0), (2, 2, 1), (0, 2, 0.5), (2, 2, np.nan), (np.inf, 2, 0.5)]
+    np.testing.assert_array_equal([value(*row) for row in edges], [0.0, 1.0, np.nan, np.nan, np.nan])

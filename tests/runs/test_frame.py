@@ -1,6 +1,7 @@
 """Runs that start at a frame: its coordinates, what it costs, what is refused, and that the posterior is right."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -175,13 +176,20 @@ def symmetric(x, y):
         numpyro.sample("y", dist.Normal(v * (x @ w), 1.0), obs=y)
 
 
-def wide(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 200]).to_event(2))
+def wide(x, y, hidden=100):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, hidden]).to_event(2))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(jnp.sum(jnp.tanh(x @ w), axis=-1), 1.0), obs=y)
 
 
-@pytest.mark.parametrize(("model", "words"), [(symmetric, "cannot change places"), (wide, "at most 200 numbers")])
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (symmetric, "cannot change places"),
+        (wide, "at most 200 numbers"),
+        (partial(wide, hidden=200), "at most 500 latents"),
+    ],
+)
 def test_models_without_a_frame(model, words):
     """Refused before any charge where the user asks for one; else there is none."""
     with pytest.raises(ConfigurationError, match=words):
