@@ -94,7 +94,8 @@ def test_a_poisson_number_of_runs_may_be_none(tmp_path):
         ({"make": lambda norm: 3}, "must give a dpppl.MCMC"),
         ({"make": lambda norm: make(norm, max_rows_per_unit=3)}, "rows as the unit"),
         ({"score_noise": 0.0}, "score_noise"),
-        ({"mean_runs": 0.5}, r"mean \(mean_runs\) is a number from 1 on"),
+        ({"mean_runs": 1e13, "shape": 0.0}, r"mean \(mean_runs\)"),
+        ({"mean_runs": 0.5}, r"mean \(mean_runs\) is a number from 1 to 1e6"),
     ],
 )
 def test_what_cannot_be_selected_is_refused(changed, words):
@@ -125,7 +126,7 @@ def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
 
 def test_wide_models_are_charged_for_the_batches_that_they_take(monkeypatch):
     """The plan of SVI before it knows a model is that of full batches."""
-    monkeypatch.setattr("dpppl.svi.settings._MOST_NUMBERS", 1)
+    monkeypatch.setattr("dpppl.svi.binding._MOST_NUMBERS", 1)
     monkeypatch.setattr(dpppl.contrib.tuning, "_samples", lambda *_: {"mu": np.zeros(3, np.float32)})
     y, guide = np.zeros(50_000, np.float32), AutoNormal(model)
     make = lambda _: dpppl.SVI(model, guide, noise_multiplier=4.0, print_cost=False)  # noqa: E731

@@ -151,7 +151,7 @@ for words, (make, values) in SCHEMES.items():
 case("diffusion", lambda: DPSGNHT(mean, diffusion=-1))
 
 RUN = {
-    "num_warmup": ["10", -5, 1.5, None],
+    "num_warmup": ["10", -5, 1.5, None, True],
     "num_samples": ["10", -5, None, [5], 1e2],
     "num_chains": [0, "2", None, 1.5],
     "thinning": ["a", 1.5],

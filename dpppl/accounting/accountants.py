@@ -79,7 +79,7 @@ def delta(
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
     events = as_events(event, neighboring_relation)
-    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant, _whole(group_size)))
+    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant, group_size))
     beta = _failure_probability(events)
     slack = math.exp(min(math.log(beta) + math.log1p(math.exp(-epsilon)) + epsilon, 0.0)) if beta else 0.0
     return min(1.0, exact_sampling * curves.ROUND_UP + slack)
@@ -101,7 +101,7 @@ def spent(
     check_delta(delta)
     events = as_events(event, neighboring_relation)
     found, beta = [], _failure_probability(events)
-    for curve in curves.build(events, accountant, _whole(group_size)):
+    for curve in curves.build(events, accountant, group_size):
         found.append((_solve(curve.epsilon, delta, beta), curve.name))
         if curve.final(delta, found[-1][0]):
             break
@@ -135,12 +135,6 @@ def check_delta(delta: float) -> None:
         raise ConfigurationError(f"delta is a {type(delta).__name__}; give a number in (0, 1), such as 1e-6.")
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta {delta} must be in (0, 1); take less than 1 / number of rows.")
-
-
-def _whole(group_size: int) -> int:
-    if group_size != int(group_size) or group_size < 1:
-        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
-    return int(group_size)
 
 
 def _failure_probability(events: Sequence[GaussianEvent]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpppl.accounting.dp_events import Events, as_events, to_dp_event
-from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.events import GaussianEvent, gaussian_mu, without_noise
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
 from dpppl.validation import checked
@@ -53,7 +53,7 @@ def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None =
         raise ConfigurationError(
             "discrete noise in random batches is accounted at whole orders only; leave fractional orders out."
         )
-    if any(sigma == 0 for e in accesses for sigma, _ in e.noise_multipliers):
+    if without_noise(accesses):
         return np.full(alpha.shape, np.inf)
     selections = [e for e in accesses if isinstance(e, SelectionEvent)]
     if selections:
@@ -117,10 +117,9 @@ def quiet() -> Iterator[None]:
 
 
 def _with_less_noise(event: GaussianEvent) -> GaussianEvent:
-    """Noise multipliers up to 1e6 where dp_accounting cannot tell more from no loss at all."""
-    if event.is_full_batch or event.batch_size is None:
-        return event
-    pairs = tuple((min(sigma, 1e6), count) for sigma, count in event.noise_multipliers)
+    """Noise multipliers up to 1e6 where dp_accounting cannot tell more from no loss at all, and 1e100, whose square is finite."""
+    most = 1e100 if event.is_full_batch or event.batch_size is None else 1e6
+    pairs = tuple((min(sigma, most), count) for sigma, count in event.noise_multipliers)
     return dataclasses.replace(event, noise_multipliers=pairs)
 
 
@@ -146,6 +145,7 @@ def _divergences(events: Sequence[GaussianEvent], alpha: Array) -> Array:
         accesses = sum(e.num_accesses for e in events)
         divergences: Array = np.maximum(ledger.rdp, 0) + accesses * hidden / (alpha - 1)
     # The probabilities of a million discrete numbers are all right to a factor 1 +- 4e-13.
+    divergences[np.isnan(divergences)] = np.inf  # of overflow: it would pass for no loss
     divergences += 1e-12 * alpha / (alpha - 1) * sum(e.num_accesses for e in events if e.discrete)
     return np.maximum(divergences, 2.0**-52)  # dp_accounting takes the logarithm of 1 - e^-divergence
 

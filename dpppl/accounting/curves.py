@@ -13,7 +13,7 @@ from importlib.metadata import version
 import numpy as np
 
 from dpppl.accounting import additive, pld
-from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.events import GaussianEvent, gaussian_mu, without_noise
 from dpppl.accounting.losses import Access, Array
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
@@ -54,7 +54,10 @@ class Curve:
 def build(events: tuple[GaussianEvent, ...], accountant: str, group_size: int = 1) -> tuple[Curve, ...]:
     """Upper bounds by `accountant` for data sets that differ in `group_size` rows.
 
-    Raises ConfigurationError if the accountant does not support the sampling scheme under the relation."""
+    Raises ConfigurationError if the accountant does not support the sampling scheme under the relation, or for a group without
+    rows."""
+    if group_size != int(group_size) or group_size < 1:
+        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
     if accountant not in ACCOUNTANTS:
         raise ConfigurationError(f"accountant {accountant!r} must be one of {', '.join(ACCOUNTANTS)}.")
     additive.check_scheme(events)
@@ -80,7 +83,7 @@ def build(events: tuple[GaussianEvent, ...], accountant: str, group_size: int = 
         )
     if not events:
         return (_gaussian(0.0),)
-    if any(sigma == 0 for e in events for sigma, _ in e.noise_multipliers):
+    if without_noise(events):
         return (Curve(lambda d: math.inf, lambda e: 1.0, "none (an access without noise)"),)
     if accountant == "gaussian":
         return (_gaussian(group_size * math.sqrt(additive.gaussian_mu_squared(events))),)

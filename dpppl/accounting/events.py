@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked, checked_fields
+from dpppl.validation import checked, checked_fields, plain
 
 
 @checked_fields
@@ -49,19 +50,22 @@ class GaussianEvent:
             raise ConfigurationError(
                 "noise_multipliers are pairs (noise multiplier, number of accesses): ((10.0, 400),)."
             )
-        if any(count != int(count) for _, count in self.noise_multipliers):
+        numbers = [(plain(sigma), plain(count)) for sigma, count in self.noise_multipliers]
+        are_numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for pair in numbers for x in pair)
+        if not are_numbers or any(not abs(count) <= sys.float_info.max or count != int(count) for _, count in numbers):
             raise ConfigurationError(
-                "noise_multipliers are pairs (noise multiplier, number of accesses, a whole number)."
+                "noise_multipliers are pairs of numbers (noise multiplier, number of accesses, a whole number)."
             )
-        pairs = tuple((float(sigma), int(count)) for sigma, count in self.noise_multipliers)
-        object.__setattr__(self, "noise_multipliers", pairs)
-        for sigma, count in pairs:
-            if not (math.isfinite(sigma) and sigma >= 0):
+        for sigma, count in numbers:
+            if not 0 <= sigma <= sys.float_info.max:
                 raise ConfigurationError(f"noise multiplier {sigma} must be finite and not negative.")
             if count < 1:
                 raise ConfigurationError(
                     f"number of accesses {count} must be at least 1; leave the entry out for none."
                 )
+        object.__setattr__(self, "noise_multipliers", tuple((float(sigma), int(count)) for sigma, count in numbers))
+        for name in ("sampling_rate", "failure_probability", "batch_size", "num_data", "discrete"):
+            object.__setattr__(self, name, plain(getattr(self, name)))  # ledgers write numbers of Python's alone
         if not 0 < self.sampling_rate <= 1:
             raise ConfigurationError(f"sampling_rate {self.sampling_rate} must be in (0, 1].")
         relation_of(self.neighboring_relation)
@@ -125,9 +129,14 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
     return tuple((float(sigma), int(count)) for sigma, count in zip(values, counts))
 
 
+def without_noise(events: Sequence[GaussianEvent]) -> bool:
+    """Whether any access has no noise, or so little that its divergence overflows."""
+    return any(sigma < 1e-150 for e in events for sigma, _ in e.noise_multipliers)
+
+
 def gaussian_mu(events: Sequence[GaussianEvent]) -> float:
     """Square root of the sum over accesses of (sensitivity C / noise std)^2, ignoring subsampling and the relation."""
     pairs = [pair for e in events for pair in e.noise_multipliers]
-    if any(sigma < 1e-150 for sigma, _ in pairs):
+    if without_noise(events):
         return math.inf
     return math.sqrt(math.fsum(count * min(sigma, 1e150) ** -2.0 for sigma, count in pairs))

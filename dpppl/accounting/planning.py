@@ -145,8 +145,11 @@ def plan(
     - **simulates** - whether the model's responses can be simulated, which NoiseAware needs: no `factor` in the data plate.
     - **rows_per_second** - gradients of single rows that your machine computes a second, for `Option.seconds`.
 
-    Guarantee: each option, run by its `call`, costs at most the target. Widths and coverages are the theory of this module, for
-    rows that the model describes and a likelihood that is quadratic: a forecast, not a promise.
+    Guarantee: each option, run by its `call`, costs at most the target epsilon. A call for a target advantage asks for the
+    epsilon of steps that have it: at a rate of 1 the run meets the advantage. Below, accesses of all rows besides the steps have
+    another advantage at that epsilon, and that of runs was up to 1.2 % of the target above it: `report.risk` has a run's.
+    Widths and coverages are the theory of this module, for rows that the model describes and a likelihood that is quadratic: a
+    forecast, not a promise.
     Raises ConfigurationError for numbers out of range.
 
     >>> found = plan(num_data=20_000, target_epsilon=1.0, target_delta=1e-5, rates=(1.0,))

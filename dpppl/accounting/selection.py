@@ -19,9 +19,9 @@ import numpy as np
 
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
-from dpppl.validation import a, checked, checked_fields
+from dpppl.validation import a, checked, checked_fields, plain
 
-_LEAST_GAMMA = 1e-12
+_LEAST_GAMMA, _LARGEST = 1e-12, 1e6
 
 
 @checked_fields
@@ -30,9 +30,9 @@ class SelectionEvent:
     """The best of a random number of runs, as plain numbers.
 
     - **candidates** - the events of a run, its score included, for each candidate that may be drawn.
-    - **mean** - the expected number of runs, at least 1.
-    - **shape** - of the truncated negative binomial, 0 (logarithmic) or more, 1 for the geometric one; None for Poisson, which
-      may run nothing.
+    - **mean** - the expected number of runs, from 1 to a million; next to 1 it is taken as 1.
+    - **shape** - of the truncated negative binomial, from 0 (logarithmic) to a million, 1 for the geometric one; None for
+      Poisson, which may run nothing.
 
     Raises ConfigurationError for numbers out of range.
 
@@ -54,11 +54,14 @@ class SelectionEvent:
             raise ConfigurationError(
                 "a selection has at least one candidate, each with at least one GaussianEvent: candidates=((event,),)."
             )
+        fields = tuple(map(tuple, self.candidates)), plain(self.mean), plain(self.shape)
+        for name, value in zip(("candidates", "mean", "shape"), fields):
+            object.__setattr__(self, name, value)
         if len({e.neighboring_relation for c in self.candidates for e in c}) > 1:
             raise ConfigurationError("all candidates of a selection must have the same neighbouring relation.")
-        if not 1 <= self.mean < math.inf or (self.shape is not None and not 0 <= self.shape < math.inf):
+        if not 1 <= self.mean <= _LARGEST or (self.shape is not None and not 0 <= self.shape <= _LARGEST):
             raise ConfigurationError(
-                "a selection's mean (mean_runs) is a number from 1 on, its shape one from 0 on, or None for Poisson."
+                "a selection's mean (mean_runs) is a number from 1 to 1e6, its shape one from 0 to 1e6, or None for Poisson."
             )
 
     @property
@@ -105,11 +108,25 @@ class SelectionEvent:
             raise ConfigurationError(f"rng is {a(type(rng).__name__)}; give numpy.random.default_rng().")
         if self.shape is None:
             return int(rng.poisson(self.mean))
-        if self.shape == 0:
-            return 1 if self.mean == 1 else int(rng.logseries(1 - self.gamma))
-        while True:
-            if count := int(rng.negative_binomial(self.shape, self.gamma)) + (self.shape == 1):
-                return count
+        gamma, rest, count = self.gamma, rng.random(), 0
+        if gamma == 1:
+            return 1
+        if self.shape < 1e-15:
+            return int(rng.logseries(1 - gamma))
+        if self.shape * -math.log(gamma) > 0.7:  # 0 less often than every second time
+            while not count:
+                count = int(rng.negative_binomial(self.shape, gamma))
+            return count
+        term = _ratio(math.log(gamma), self.shape) * gamma**self.shape
+        while rest >= 0:  # the first number up to which the probabilities exceed a uniform one
+            term, count = term * (1 - gamma) * ((count + self.shape if count else 1) / (count + 1)), count + 1
+            rest -= term
+        return count
+
+
+def _ratio(log_gamma: float, shape: float) -> float:
+    """shape / (1 - gamma^shape), and its limit for a shape of 0."""
+    return -1 / log_gamma if shape < 1e-15 else shape / -math.expm1(shape * log_gamma)
 
 
 def _gamma(mean: float, shape: float | None) -> float:
@@ -117,15 +134,13 @@ def _gamma(mean: float, shape: float | None) -> float:
 
     if shape is None:
         raise ConfigurationError("a Poisson number of runs has no gamma.")
-    if mean == 1:
+    if mean < 1 + 1e-9:
         return 1.0
     if shape == 1:
         return 1 / mean
 
     def excess(log_gamma: float) -> float:
-        g = math.exp(log_gamma)
-        if shape == 0:
-            return (1 / g - 1) / -log_gamma - mean
-        return shape * (1 - g) / (g * -math.expm1(shape * log_gamma)) - mean
+        return _ratio(log_gamma, shape) * math.expm1(-log_gamma) - mean
 
-    return math.exp(float(brentq(excess, math.log(_LEAST_GAMMA), -1e-9, xtol=1e-13)))
+    least = min(1e-9, (mean - 1) / (shape + 1))  # y / (1 - e^-y) < 1 + y
+    return math.exp(float(brentq(excess, math.log(_LEAST_GAMMA), -least, xtol=1e-18)))

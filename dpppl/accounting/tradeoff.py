@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpppl.accounting import additive, curves
 from dpppl.accounting.dp_events import Events, as_events
+from dpppl.accounting.events import without_noise
 from dpppl.errors import ConfigurationError
 from dpppl.validation import checked, fraction
 
@@ -105,6 +106,8 @@ class TradeOff:
     @checked
     def delta(self, epsilon: float) -> float:
         """Upper bound on delta at epsilon >= 0, between the points by convexity."""
+        if not epsilon >= 0:
+            raise ConfigurationError(f"epsilon {epsilon} must not be negative.")
         if self.mu is not None:
             return curves.gaussian_delta(self.mu, epsilon)
         x = np.exp(np.minimum(np.append(self.epsilons, epsilon), _LARGEST_EPSILON) - self.epsilons[-1])
@@ -178,7 +181,7 @@ def trade_off(
     mu = (
         group_size * math.sqrt(additive.gaussian_mu_squared(events)) if built[0].name == curves.EXACT_GAUSSIAN else None
     )
-    if mu == math.inf or any(sigma == 0 for e in events for sigma, _ in e.noise_multipliers):
+    if mu == math.inf or without_noise(events):
         return TradeOff(epsilons=np.zeros(1), deltas=np.ones(1))
     if mu is not None and not beta:
         epsilons = _epsilons(built[0])

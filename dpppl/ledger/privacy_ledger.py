@@ -323,9 +323,9 @@ def _now() -> str:
 
 
 def _checked(path: object) -> str:
-    """The absolute path. Raises ConfigurationError for what is no path."""
+    """The real path: a file has one head, by whatever links it is reached. Raises ConfigurationError for what is no path."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigurationError(
             f"the path of a ledger is a {type(path).__name__}; give that of a file: 'survey.ledger'."
         )
-    return os.path.abspath(os.fspath(path))
+    return os.path.realpath(path)

@@ -94,6 +94,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         thinning = positive_integer(thinning, name="thinning")
         if positive_integer(num_samples, name="num_samples") < thinning:
             raise ConfigurationError("num_samples must be at least thinning: one sample in this number is kept.")
+        if isinstance(plain(num_warmup), bool):
+            raise ConfigurationError("num_warmup must be a whole number of steps, 0 or more, got a bool.")
         try:
             numpyro.infer.MCMC.__init__(
                 self, kernel, num_warmup=plain(num_warmup), num_samples=plain(num_samples),

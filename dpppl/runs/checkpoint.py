@@ -82,9 +82,10 @@ class Checkpoint:
                 self._header = json.loads(str(self._arrays.pop("header")))
                 if self._header["format"] != _FORMAT:
                     raise ValueError
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+                self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]
+                _ = self.leaves, [self._header[name] for name in ("digest", "leg", "done")]
+            except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile):
                 raise self._unreadable() from None
-            self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]
         self._digest = ""
 
     def hold(self, key: jax.Array, run_id: str, digest: str, arguments: Tree) -> None:
@@ -187,7 +188,9 @@ class Checkpoint:
             raise self._unreadable() from None
 
     def _unreadable(self) -> CheckpointError:
-        return CheckpointError(f"{self._path} is no checkpoint that this version can read; delete it to start anew.")
+        return CheckpointError(
+            f"{self._path} is no checkpoint that this version can read: give another path, or delete it to start anew."
+        )
 
 
 def _plain(leaf: jax.Array) -> np.ndarray:

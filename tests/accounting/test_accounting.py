@@ -353,6 +353,28 @@ class TestGroups:
                 group_epsilon(event(1.0), 1e-5, bad)
 
 
+@pytest.mark.parametrize("settings", [{}, {"discrete": True}, {"neighboring_relation": "replace_one"}, None])
+def test_extreme_noise_is_no_loss_or_any_and_never_an_error(settings):
+    """Divergences that overflow are inf: as NaN they passed for no loss."""
+    fixed = {"batch_size": 1, "num_data": 10, "neighboring_relation": "replace_one"}
+    settings = fixed if settings is None else {"sampling_rate": 0.5} | settings
+    for sigma, least, most in ((1e-165, math.inf, math.inf), (1e-155, math.inf, math.inf), (1e-148, 1e290, math.inf),
+                               (1e155, 0.0, 1e-3), (1e300, 0.0, 1e-3)):  # fmt: skip
+        given = GaussianEvent(noise_multipliers=((sigma, 1),), **settings)
+        assert least <= epsilon(given, 1e-6, "rdp") <= most
+        if settings == {"sampling_rate": 0.5}:
+            assert least <= epsilon(given, 1e-6) <= most
+            assert (accounting.trade_off(given).advantage < 1e-4) == (most < 1)
+
+
+@pytest.mark.parametrize(
+    "pair", [("10", 5), (1.0, "5"), (1.0, math.nan), (1.0, math.inf), (10**400, 1), (1.0, 10**400), (True, 1)]
+)
+def test_what_is_no_pair_of_numbers_is_refused(pair):
+    with pytest.raises(ConfigurationError, match=r"noise.multiplier"):
+        GaussianEvent(noise_multipliers=(pair,))
+
+
 class TestCalibration:
     @pytest.mark.quick_cases(16)
     @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_of_several_candidates_the_dearest_counts():
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0, None])
+@pytest.mark.parametrize("shape", [0.0, 0.1, 0.5, 1.0, 3.0, None])
 def test_the_number_of_runs_has_its_law(shape):
     event, rng = SelectionEvent(candidates=((RUN,),), mean=6.0, shape=shape), np.random.default_rng(0)
     counts = np.array([event.draw(rng) for _ in range(20_000)])
@@ -61,6 +61,15 @@ def test_the_number_of_runs_has_its_law(shape):
     log = k * math.log1p(-event.gamma) + np.array([math.lgamma(n + shape) - math.lgamma(n + 1) for n in k])
     law = np.exp(log - log.max())
     assert abs(np.mean(counts == 1) - law[0] / law.sum()) < 0.018  # 5 sd
+
+
+@pytest.mark.parametrize("shape", [0.0, 5e-324, 0.5, 1.0, 1e6])
+def test_means_next_to_one_and_odd_shapes_end(shape):
+    for mean in (1.0, 1 + 1e-10, 1 + 2e-9, 1.001, 40.0):
+        event, rng = SelectionEvent(candidates=((RUN,),), mean=mean, shape=shape), np.random.default_rng(1)
+        counts = np.array([event.draw(rng) for _ in range(500)])
+        assert counts.min() >= 1 and abs(counts.mean() - mean) <= 5 * counts.std() / math.sqrt(len(counts)) + 0.01
+        assert math.isfinite(accounting.epsilon(event, 1e-6))
 
 
 def test_other_accountants_refuse_it():
@@ -77,7 +86,10 @@ def test_a_ledgers_file_holds_it():
     assert events_of_json(as_json([event, RUN])) == (event, RUN)
 
 
-@pytest.mark.parametrize("changed", [{"candidates": ()}, {"candidates": ((),)}, {"mean": 0.5}, {"shape": -1.0}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"candidates": ()}, {"candidates": ((),)}, {"mean": 0.5}, {"shape": -1.0}, {"mean": 1e13}, {"shape": 1e300}],
+)
 def test_numbers_out_of_range_are_refused(changed):
     with pytest.raises(ConfigurationError):
         SelectionEvent(**({"candidates": ((RUN,),), "mean": 5.0} | changed))

@@ -170,6 +170,12 @@ def test_nothing_run_no_noise_and_numbers_out_of_range():
     for wrong in (-0.1, 1.1, math.nan):
         with pytest.raises(dpppl.ConfigurationError, match="false_positive_rate"):
             nothing.false_negative_rate(wrong)
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(dpppl.ConfigurationError, match="group_size"):
+            dpppl.accounting.trade_off(poisson(20.0), group_size=wrong)
+    for wrong in (-0.1, math.nan):
+        with pytest.raises(dpppl.ConfigurationError, match="epsilon"):
+            nothing.delta(wrong)
     with pytest.raises(dpppl.ConfigurationError, match="prior"):
         nothing.bayes_risk(0.0)
     with pytest.raises(dpppl.ConfigurationError, match="false_positive_rate"):

@@ -21,7 +21,7 @@ import pytest
 
 import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
-from dpppl.accounting import GaussianEvent, round_down
+from dpppl.accounting import GaussianEvent, SelectionEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
 from dpppl.ledger import store
 from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
@@ -173,6 +173,32 @@ def test_events_come_back_exactly(path):
     ledger.reserve("a", [event], "a test")
     ledger.charge("a", [event], 0, 8)
     assert PrivacyLedger.open(path).events == (event,)
+
+
+def test_numbers_of_numpys_and_lists_are_written_as_pythons(path):
+    sizes = dict(batch_size=np.int64(3), num_data=np.int32(1000), neighboring_relation="replace_one")
+    chosen = SelectionEvent(candidates=[gaussian(1)], mean=np.float32(3), shape=np.float64(1))
+    odd = dict(sampling_rate=np.float32(0.25), failure_probability=np.float32(0), discrete=np.bool_(False))
+    for number, event in enumerate(
+        (GaussianEvent(noise_multipliers=[[np.float32(20), np.int64(2)]], **odd), chosen,
+         GaussianEvent(noise_multipliers=((20.0, 2),), **sizes))
+    ):  # fmt: skip
+        at = path.with_name(f"{number}")
+        PrivacyLedger(at, 50.0, DELTA, neighboring_relation=event.neighboring_relation).reserve("a", [event], "a test")
+        ledger = PrivacyLedger.open(at)
+        ledger.release("a")
+        assert hash(event) and ledger.charged_steps("a") == range(0)
+
+
+def test_a_ledger_has_one_head_by_whatever_name_it_is_reached(path):
+    link, folder = path.with_name("link"), path.with_name("folder")
+    link.symlink_to(path)  # to a file that is not there yet
+    folder.symlink_to(path.parent)
+    names = (PrivacyLedger(link, 3.0, DELTA), PrivacyLedger.open(path), PrivacyLedger.open(folder / "link"))
+    for ledger, number in zip((*names, *names), "abcdef"):
+        run(ledger, number, 1)
+    assert sorted(each.name for each in path.parent.iterdir()) == ["folder", "ledger", "ledger.head", "link"]
+    assert all(list(ledger.events) == gaussian(1) * 6 and ledger.path == str(path.resolve()) for ledger in names)
 
 
 def test_another_budget_is_refused(path):

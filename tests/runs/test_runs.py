@@ -1,6 +1,7 @@
 """One path for all that looks at data: the same cases run over chains, SVI, steps by hand and queries."""
 
 import copy
+import json
 import os
 import pickle
 import signal
@@ -24,6 +25,7 @@ import dpppl
 from dpppl.errors import BudgetExceededError, CheckpointError, ConfigurationError, KeyReuseError, PrivacyWarning
 from dpppl.runs import session
 from dpppl.runs.budget import Budget
+from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.query import Query
 
 Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
@@ -424,6 +426,26 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch, claimed):
     with pytest.raises(CheckpointError, match="no checkpoint that this version can read"):
         mcmc_of(checkpoint=path).run(dpppl.secret_key(), Y)
     assert claimed == used
+
+
+def test_files_that_are_no_checkpoints_are_refused(tmp_path):
+    key, path = np.ones(2, np.uint32), tmp_path / "run.npz"
+    known = {"format": 1, "generator": "threefry2x32", "run_id": "x", "digest": "", "leg": 0, "done": 0, "count": 0}
+    np.save(tmp_path / "rows.npy", Y)
+    for header, arrays in (
+        (known, {}),
+        ([1], {"key": key}),
+        ({"format": 1}, {"key": key}),
+        (known | {"count": 1}, {"key": key}),
+        (known | {"generator": "none"}, {"key": key}),
+        (known, {"key": np.uint32(1)}),
+    ):
+        np.savez(path, header=json.dumps(header), **arrays)
+        for file in (path, tmp_path / "rows.npy"):
+            with pytest.raises(CheckpointError, match="no checkpoint that this version can read: give another path"):
+                Checkpoint(file)
+    np.savez(path, header=json.dumps(known), key=key)
+    assert Checkpoint(path).resumed
 
 
 KILLED = """
