@@ -345,7 +345,7 @@ def test_one_protocol_charges_before_an_access():
 ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "DPKernel"}
 """Base classes: the arguments are documented at the class that a user calls."""
 PUBLIC = (dpppl, accounting, audit, dpppl.information_flow, pages, plotting, registry, synthetic, tuning, uncertainty)
-NOT_PUBLIC = {"register_door", "check_row_program"}
+NOT_PUBLIC = {"register_door", "check_row_program", "draw_part"}
 
 
 def fields(node):
@@ -379,7 +379,11 @@ def public_functions():
         own = [n for n, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]
         for name in getattr(module, "__all__", own):
             thing = getattr(module, name)
-            members = {name: thing} if inspect.isfunction(thing) else vars(thing) if inspect.isclass(thing) else {}
+            members = {name: thing} if inspect.isfunction(thing) else {}
+            if inspect.isclass(thing):
+                room = thing.__module__.rpartition(".")[0]
+                bases = [base for base in reversed(thing.__mro__) if base.__module__.startswith(room)]
+                members = {n: f for base in bases for n, f in vars(base).items()}
             for member, function in members.items():
                 is_ours = inspect.isfunction(function) and function.__module__.startswith("dpppl") and function.__doc__
                 if is_ours and member[0] != "_" and member not in NOT_PUBLIC:

@@ -114,7 +114,9 @@ class SVIByHand(SVISettings):
     def set_up(
         self, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
     ) -> SVIState:
-        """See `init`, without its claim of the key."""
+        """The first state, without a claim of its key.
+
+        - **key**, **args**, **kwargs**, **init_params** - as for `init`."""
         self._objective, state = self._bind(key, args, kwargs, init_params)
         self._programs, self._inputs = {}, Inputs.of(self._objective.split)
         self._first_start = self._first_start if init_params is None else Start.SUPPLIED
@@ -171,7 +173,7 @@ class SVIByHand(SVISettings):
             return objective.mean_log_likelihood(everything[0], row, everything[1:])
 
         with TRACING:
-            phi = objective.unconstrain(params)
+            phi = {name: jax.tree.map(each.inv, params[name]) for name, each in objective.transforms.items()}
             prior, _ = jax.jit(objective.draws)(phi, draw_key, public)
         total = self._noisy_sum("estimate_elbo", terms, rows, (phi, public, draw_key), key, bound, noise_multiplier)
         return float(prior) + total

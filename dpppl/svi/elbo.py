@@ -82,10 +82,6 @@ class Objective:
         """The parameters as NumPyro's users see them."""
         return dict(transform_fn(self.transforms, phi))
 
-    def unconstrain(self, params: BySite) -> dict[str, jax.Array]:
-        """The inverse of `constrain`."""
-        return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
-
     def sample(self, params: Tree, rng_key: jax.Array, num_samples: int, public: Tree) -> dict[str, jax.Array]:
         """Draws of the latents that all rows share, constrained, by site."""
 

@@ -176,7 +176,7 @@ class SVISettings(Fixed, PrivateRunner):
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
 
     def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
-        """See `svi_step`: of (state, rows, public)."""
+        """`svi_step` with these settings, a function of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
