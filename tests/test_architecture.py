@@ -172,7 +172,7 @@ ROOMS = {
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_583, 1_400),
-    "svi": ("svi", 2_465, 1_400),
+    "svi": ("svi", 2_463, 1_400),
     "noise_aware": ("noise_aware", 4_467, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
