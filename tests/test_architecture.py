@@ -173,7 +173,7 @@ ROOMS = {
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_583, 1_400),
     "svi": ("svi", 2_463, 1_400),
-    "noise_aware": ("noise_aware", 4_467, 1_600),
+    "noise_aware": ("noise_aware", 4_482, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -12,7 +12,7 @@ from jax import lax
 
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite, Function, Scalar, Tree
-from dpppl.validation import checked_type, in_words, plain
+from dpppl.validation import checked_type, fraction, in_words, plain, positive
 
 _LONGEST_FLOAT32_SUM = 1024
 SLACK = 1e-4
@@ -255,9 +255,9 @@ class Adaptive(Clipping):
     def __post_init__(self) -> None:
         if self.clipping_norm is not None:
             object.__setattr__(self, "clipping_norm", Flat(self.clipping_norm).clipping_norm)
-        if not (0.0 < self.quantile < 1.0 and 0.0 < self.count_share < 1.0):
-            raise ConfigurationError("Adaptive: quantile and count_share must lie in (0, 1).")
-        if not 0.0 < self.learning_rate <= 10.0:
+        for name in ("quantile", "count_share"):
+            fraction(getattr(self, name), name=name)
+        if not positive(self.learning_rate, name="learning_rate") <= 10.0:
             raise ConfigurationError("Adaptive: learning_rate must lie in (0, 10].")
 
     @property

@@ -341,7 +341,7 @@ def of_row_message(name: str, is_discrete: bool, data_plate: str) -> str:
 
 def check_latents(structure: Structure) -> None:
     """Refuse models with nothing to infer."""
-    if all(latent is None for latent in structure.latents.values()) and not structure.params:
+    if not any(latent is not None and latent.size for latent in structure.latents.values()) and not structure.params:
         given = quoted((*structure.fixed, *structure.observed, *structure.factors))
         raise UnsupportedModelError(
             f"the model has no continuous latent site, so there is nothing to infer: {given} have their values given; give "

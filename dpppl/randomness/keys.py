@@ -69,7 +69,7 @@ def as_key(key: jax.Array) -> jax.Array:
     """Accept a typed key or raw uint32 key data, one key; return it typed. Raises ConfigurationError otherwise."""
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         typed = key
-    elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32:
+    elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape[-1:] in ((8,), (2,)):
         typed = chacha.wrap(key) if key.shape[-1:] == (8,) else jax.random.wrap_key_data(jnp.asarray(key))
     else:
         raise ConfigurationError("rng_key must be a JAX random key; take one from dpppl.secret_key().")

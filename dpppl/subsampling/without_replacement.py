@@ -10,7 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked_type
+from dpppl.validation import checked_type, fraction, positive_integer
 
 
 @checked_type
@@ -39,13 +39,13 @@ class WithoutReplacement(Subsampling):
     neighboring_relation: str = "replace_one"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.batch_size, int) and isinstance(self.num_data, int)) or not (
-            0 < self.batch_size <= self.num_data
-        ):
-            raise ConfigurationError(
-                "WithoutReplacement(batch_size, num_data) needs 0 < batch_size <= num_data, integers."
-            )
-        if self.neighboring_relation != "replace_one" or not 0 < self.failure_probability < 1e-3:
+        for name in ("batch_size", "num_data"):
+            object.__setattr__(self, name, positive_integer(getattr(self, name), name=name))
+        if self.batch_size > self.num_data:
+            raise ConfigurationError("WithoutReplacement(batch_size, num_data) needs batch_size <= num_data.")
+        if not fraction(self.failure_probability, name="failure_probability") < 1e-3:
+            raise ConfigurationError("failure_probability must lie in (0, 1e-3).")
+        if self.neighboring_relation != "replace_one":
             raise ConfigurationError("WithoutReplacement is accounted under the replace-one relation only.")
         warnings.warn(
             "fixed-size batches without replacement cost far more privacy than Poisson(rate) of the same rate.",
