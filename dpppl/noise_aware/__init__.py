@@ -11,9 +11,9 @@ A run (`recipe.run_recipe`), in outline; each `ask` is a charged access to all r
     draw from the exact prior times a normal likelihood of the mean gradient                               (mixture, posterior)
     say whether the draws may be read                                                                      (verdict)
 
-Letters: d coordinates z, prior mean m0; u whitened coordinates in k blocks of b; psi a row's clipped, centred score, A its curvature,
-w and v the weights of a row whose A is longer than the bound, in curvatures and in gradients; H the sum of curvatures, J the variance
-of scores; mu the run's privacy parameter, and `scale` is 1 / mu. A norm bounds scores, a bound curvatures.
+Letters: d coordinates z, prior mean m0; u whitened coordinates in k blocks of b; psi a row's clipped, centred score, A its
+curvature, w and v the weights of a row whose A is longer than the bound, in curvatures and in gradients; H the sum of curvatures,
+J the variance of scores; mu the run's privacy parameter, and `scale` is 1 / mu. A norm bounds scores, a bound curvatures.
 
 What a row releases: its score and its curvature, in coordinates in which the posterior is nearly white.
     plan          the accesses of a run, what each needs, and its share of the cost
