@@ -1,8 +1,8 @@
 """Steps of MCMC and SVI in units of a step in JAX without privacy, in the same process: the price of privacy.
 
 Logistic regression, N = 32,561, 109 latents, 181 rows a step on average: `MCMC.run` with DP-SGLD in units of SGLD, and `SVI.run`
-with AutoNormal in units of an Adam step. An MLP 784-256-10, 256 of 60,000 rows: `SVI.run` with AutoDelta in units of an Adam
-step. Steps without privacy draw uniform indices and noise with threefry. After each chunk of a run the same number of steps
+with AutoNormal in units of an Adam step. An MLP 784-256-10 and a CNN, 256 of 60,000 rows: `SVI.run` with AutoDelta in units of an
+Adam step, of the CNN with the same rules for convolutions. Steps without privacy draw uniform indices and noise with threefry. After each chunk of a run the same number of steps
 without privacy is timed; ratios are medians over chunks, of processor time and of time on the clock. `--of` measures another
 checkout in turn with this one.
 
@@ -10,7 +10,7 @@ With `--details` also normal draws in C and by XLA, the step of DP-SGLD in one l
 ("discrete"), runs with a ledger and with checkpoints, and the import. With `--profile` the XLA operations of a step that take
 most of the time.
 
-python benchmarks/speed/speed.py [--of OTHER_CHECKOUT] [--problems MCMC SVI MLP] [--rounds 3] [--details] [--profile]
+python benchmarks/speed/speed.py [--of OTHER_CHECKOUT] [--problems MCMC SVI MLP CNN] [--rounds 3] [--details] [--profile]
 """
 
 import argparse
@@ -36,12 +36,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # last: PYTHONPATH may name another checkout
 
 import dpppl  # noqa: E402
+from benchmarks.speed import ghost  # noqa: E402
+from dpppl.access.convolutions import rewrite  # noqa: E402
 from dpppl.randomness import normal  # noqa: E402
 from dpppl.runs import driver  # noqa: E402
 from models.bayesian_mlp import bayesian_mlp  # noqa: E402
 
 NUM_DATA, DIMENSION, BATCH = 32_561, 109, 181
-STEPS = {"MCMC": 20_000, "SVI": 20_000, "MLP": 120}
+STEPS = {"MCMC": 20_000, "SVI": 20_000, "MLP": 120, "CNN": 120}
 WIDTH, NUM_IMAGES, IMAGE_BATCH = 256, 60_000, 256
 available = normal.native.available
 
@@ -169,6 +171,17 @@ def mlp(x, y=None):
     return bayesian_mlp(x, y, hidden=(WIDTH,))
 
 
+def cnn_row(z, x, y):
+    return ghost.cnn(z, (x.reshape(28, 28, 1), y))
+
+
+def cnn(x, y=None):
+    shapes = ghost.NETWORKS["CNN"][1]
+    z = {site: numpyro.sample(site, dist.Normal(0, 1).expand(s).to_event(len(s))) for site, s in shapes.items()}
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.factor("likelihood", jax.vmap(cnn_row, (None, 0, 0))(z, x, y))
+
+
 def images():
     rng = np.random.default_rng(0)
     return jnp.asarray(rng.random((NUM_IMAGES, 784), np.float32)), jnp.asarray(
@@ -178,8 +191,9 @@ def images():
 
 def problem(name):
     """The arrays, a function that runs so many private steps, and a step without privacy with its first state."""
-    arrays = images() if name == "MLP" else data()
-    batch, num_rows = (IMAGE_BATCH, NUM_IMAGES) if name == "MLP" else (BATCH, NUM_DATA)
+    network = name in ("MLP", "CNN")
+    arrays = images() if network else data()
+    batch, num_rows = (IMAGE_BATCH, NUM_IMAGES) if network else (BATCH, NUM_DATA)
     settings = dict(clipping_norm=1.0, subsampling=dpppl.Poisson.of_batch(batch, num_rows))
     budget = dict(target_epsilon=3.0, target_delta=1e-6, print_cost=False)
     if name == "MCMC":
@@ -191,17 +205,19 @@ def problem(name):
 
         start, step = (jnp.zeros(DIMENSION), jax.random.key(0)), lambda s, x, y: nonprivate_step(s, x, y, 1e-4)
         return arrays, run, start, step
-    one, guide, z = model, AutoNormal, jnp.zeros(DIMENSION)
-    if name == "MLP":
-        one, guide = mlp, AutoDelta
-        shapes = {"w0": (784, WIDTH), "b0": (WIDTH,), "w1": (WIDTH, 10), "b1": (10,)}
+    one, guide, likelihood, z = model, AutoNormal, logistic_log_likelihood, jnp.zeros(DIMENSION)
+    if network:
+        one, guide, likelihood = mlp, AutoDelta, mlp_log_likelihood
+        shapes = ghost.dense(784, WIDTH, 10)
+        if name == "CNN":
+            one, shapes = cnn, ghost.NETWORKS["CNN"][1]
+            likelihood = rewrite(lambda z, x, y: jnp.sum(jax.vmap(cnn_row, (None, 0, 0))(z, x, y)))
         z = {site: 0.03 * jax.random.normal(jax.random.key(1), shape) for site, shape in shapes.items()}
 
     def run(steps):
         svi = dpppl.SVI(one, guide(one), optax.adam(1e-3), **settings, **budget)
         svi.run(dpppl.secret_key(), steps, *arrays, progress_bar=False)
 
-    likelihood = mlp_log_likelihood if name == "MLP" else logistic_log_likelihood
     init, step = adam_step(likelihood, batch, num_rows)
     return arrays, run, init(z), step
 

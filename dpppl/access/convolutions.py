@@ -105,23 +105,13 @@ def _max_pool(parameters: Document, x: jax.Array) -> list[jax.Array] | None:
 def patches(x: jax.Array, parameters: Document, kernel: Sequence[int]) -> jax.Array:
     """The input of each position of a convolution's output: (positions, window, channels in), flat in the last two."""
     numbers, dilation = parameters["dimension_numbers"], parameters["rhs_dilation"]
-    window = [kernel[k] for k in numbers.rhs_spec[2:]]
     room = [(low, high, d - 1) for (low, high), d in zip(parameters["padding"], parameters["lhs_dilation"])]
     x = lax.pad(x.transpose(_last(numbers.lhs_spec)), np.zeros((), x.dtype), [(0, 0, 0), *room, (0, 0, 0)])
-    spans = [(w - 1) * d + 1 for w, d in zip(window, dilation)]
-    strides = parameters["window_strides"]
-    lengths = [(size - span) // s + 1 for size, span, s in zip(x.shape[1:-1], spans, strides)]
-    starts = [[o * d for o, d in zip(offset, dilation)] for offset in np.ndindex(*window)]
-    if x.shape[-1] >= _FEW_CHANNELS:
-        corners = np.stack(np.meshgrid(*(s * np.arange(n) for s, n in zip(strides, lengths)), indexing="ij"), axis=-1)
-        places = corners.reshape(-1, 1, len(window)) + np.asarray(starts)
-        flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), x.shape[1:-1])
-        seen = x.reshape(x.shape[0], -1, x.shape[-1]).at[:, flat].get(mode="promise_in_bounds")
-        return seen.reshape(x.shape[0] * len(flat), -1)
-    stops = [[o + (n - 1) * s + 1 for o, n, s in zip(start, lengths, strides)] for start in starts]
-    first, last = (x.shape[0],), (x.shape[-1],)
-    slices = [lax.slice(x, (0, *a, 0), (*first, *b, *last), (1, *strides, 1)) for a, b in zip(starts, stops)]
-    return jnp.stack(slices, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)
+    for k in range(len(dilation), 0, -1):  # one axis after the other: the runs of memory that are copied grow
+        window, step, stride = kernel[numbers.rhs_spec[1 + k]], dilation[k - 1], parameters["window_strides"][k - 1]
+        span = x.shape[k] - (window - 1) * step
+        x = jnp.concatenate([lax.slice_in_dim(x, n * step, n * step + span, stride, k) for n in range(window)], -1)
+    return x.reshape(-1, x.shape[-1])
 
 
 def few_channels(parameters: Document, x: jax.Array, w: jax.Array) -> jax.Array | None:

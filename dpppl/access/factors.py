@@ -198,7 +198,8 @@ class Form:
     - **shape**, **dtype** - those of the latent.
     - **sizes** - (G, T, m, n).
     - **restore** - from (G, m, n), or what is given, to the latent's shape.
-    - **exact** - whether the first of two factors is copied from the row."""
+    - **exact** - whether the first of two factors is copied from the row.
+    - **convolved** - whether the latent is the kernel of a convolution."""
 
     kind: str
     shape: tuple[int, ...]
@@ -206,12 +207,13 @@ class Form:
     sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
     restore: Chain = ()
     exact: bool = False
+    convolved: bool = False
 
     @property
     def numbers(self) -> int:
-        """How many numbers a row's gradient takes in this form."""
+        """How many numbers a row's gradient takes in this form, and both sides of the product that it is formed by."""
         groups, positions, m, n = self.sizes
-        whole = math.prod(self.shape)
+        whole = math.prod(self.shape) + groups * positions * (m + n)
         return {"whole": whole, "outer": groups * (m + n), "lookup": positions * (n + positions)}[self.kind]
 
 
@@ -257,7 +259,7 @@ def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) ->
             form = Form(kind, form.shape, form.dtype, use.sizes(), (*_to_operand(use), *use.chain), use.exact)
         elif alone and is_summed(own[0]):
             chain = (("transpose", (0, 2, 1)), *_to_operand(own[0]), *own[0].chain)
-            form = Form("whole", form.shape, form.dtype, own[0].sizes(), chain)
+            form = Form("whole", form.shape, form.dtype, own[0].sizes(), chain, False, own[0].kind == "convolution")
         forms.append(form)
         factored.append(use)
     summed = [use for use in uses.found if use not in factored and is_summed(use)]

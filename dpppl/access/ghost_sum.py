@@ -53,8 +53,8 @@ BLOCK = 128
 _TINY = 2.0**-126
 _ROUNDED = 1.0 + 7e-5
 _LONGEST_FLOAT32_SUM = 1024
-_NUMBERS = 2**25
-"""How many numbers the factors of one chunk of rows may take."""
+_NUMBERS, _CACHED, _LATENTS = 2**25, 2**20, 8
+"""Most numbers of a chunk of rows; of convolutions on CPUs, whose caches hold about these, or for each latent these."""
 _MOST_ROWS = 2048
 _MOST_CHUNKS = 1024
 MOST_DEVICES = 256
@@ -156,8 +156,11 @@ def clipped_sum(
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows, per_row = drawn.length, sum(form.numbers for form in forms.of_latents)
-    chunk = max(4, min(num_rows, _MOST_ROWS, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
-    chunk = evenly(chunk, drawn.likely)
+    most = _NUMBERS
+    if jax.default_backend() == "cpu" and any(form.convolved for form in forms.of_latents):
+        most = min(most, max(_CACHED, _LATENTS * sum(leaf.size for leaf in jax.tree.leaves(forms.like))))
+    chunk = max(4, min(num_rows, _MOST_ROWS, most // max(1, per_row)))
+    chunk = max(evenly(chunk, drawn.likely), -(-num_rows // _MOST_CHUNKS))
     multiple = 4 * -(-chunk // BLOCK)
     chunk = min(num_rows, -(-chunk // multiple) * multiple)
 

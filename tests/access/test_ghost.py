@@ -13,7 +13,7 @@ from jax import lax
 
 from dpppl.access import ghost_sum as sums
 from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite, with_count
-from dpppl.access.convolutions import rewrite
+from dpppl.access.convolutions import patches, rewrite
 from dpppl.access.door import noisy_sum
 from dpppl.access.drawn import Drawn
 from dpppl.access.factors import Form, plan, restored
@@ -437,6 +437,25 @@ def test_rewritten_convolutions_and_pools_are_the_same(layout, padding):
     found = [jax.jit(jax.value_and_grad(f, (0, 1)))(x, w) for f in (program, rewrite(program))]
     for one, other in zip(*found):
         jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_patches_are_those_of_jax_and_rows_of_convolutions_come_in_chunks(monkeypatch):
+    x, layout = jnp.arange(2 * 9 * 11 * 3.0).reshape(2, 9, 11, 3), dict(dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    settings = dict(window_strides=(1, 2), padding=[(1, 2), (0, 1)], lhs_dilation=(2, 1), rhs_dilation=(1, 2), **layout)
+    equation = jax.make_jaxpr(lambda x: lax.conv_general_dilated(x, jnp.zeros((3, 2, 3, 5)), **settings))(x).eqns[-1]
+    expected = lax.conv_general_dilated_patches(x, (3, 2), **settings).reshape(-1, 3, 6).swapaxes(1, 2).reshape(-1, 18)
+    np.testing.assert_array_equal(patches(x, equation.params, (3, 2, 3, 5)), expected)
+
+    z, rows = drawn(convolutions, 70, 1)
+    lengths, over, all_rows = [], sums.over_drawn, np.ones(70, bool)
+    monkeypatch.setattr(
+        sums, "over_drawn", lambda f, rows, chunk, *rest: lengths.append(chunk) or over(f, rows, chunk, *rest)
+    )
+    at_once = compiled(convolutions)[1](z, rows, all_rows)
+    monkeypatch.setattr(sums, "_CACHED", 1)
+    by_chunks = compiled(convolutions)[1](z, rows, all_rows)
+    assert lengths == [70, 8]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=70 * 3e-6), by_chunks, at_once)
 
 
 def test_restored_undoes_what_the_model_did():
