@@ -165,7 +165,7 @@ ROOMS = {
     "data": ("data", 1_585, 900),
     "model": ("model", 4_414, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
-    "access": ("access row_program", 3_250, 1_700),
+    "access": ("access row_program", 3_245, 1_700),
     "session": ("runs processes", 2_548, 1_500),
     "likelihood": ("likelihood", 413, 400),
     "frame": ("frame", 415, 404),
