@@ -79,7 +79,7 @@ def delta(
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
     events = as_events(event, neighboring_relation)
-    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant, group_size))
+    exact_sampling = min(curve.delta(min(epsilon, 1e12)) for curve in curves.build(events, accountant, group_size))
     beta = _failure_probability(events)
     slack = math.exp(min(math.log(beta) + math.log1p(math.exp(-epsilon)) + epsilon, 0.0)) if beta else 0.0
     return min(1.0, exact_sampling * curves.ROUND_UP + slack)

@@ -56,8 +56,8 @@ def build(events: tuple[GaussianEvent, ...], accountant: str, group_size: int = 
 
     Raises ConfigurationError if the accountant does not support the sampling scheme under the relation, or for a group without
     rows."""
-    if group_size != int(group_size) or group_size < 1:
-        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
+    if not 1 <= group_size <= 1e9 or group_size != int(group_size):
+        raise ConfigurationError(f"group_size {group_size:g} must be a whole number, at least 1 and at most 1e9.")
     if accountant not in ACCOUNTANTS:
         raise ConfigurationError(f"accountant {accountant!r} must be one of {', '.join(ACCOUNTANTS)}.")
     additive.check_scheme(events)
@@ -127,7 +127,7 @@ def _gaussian_log_delta(mu: float, epsilon: float) -> float:
 
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if low > 50:
-        return -(low**2) / 2  # above the log, and below -1000
+        return -(min(low, 1e150) ** 2) / 2  # above the log, and below -1000
     # e^epsilon phi(high) = phi(low): both terms share one Gaussian factor, and erfcx is what is left of each.
     a, b = low / math.sqrt(2), high / math.sqrt(2)
     if mu < 1e-4:  # the difference of nearly equal numbers: minus the derivative is convex, so its chord lies above

@@ -59,9 +59,9 @@ class GaussianEvent:
         for sigma, count in numbers:
             if not 0 <= sigma <= sys.float_info.max:
                 raise ConfigurationError(f"noise multiplier {sigma} must be finite and not negative.")
-            if count < 1:
+            if not 1 <= count <= 1e15:
                 raise ConfigurationError(
-                    f"number of accesses {count} must be at least 1; leave the entry out for none."
+                    f"number of accesses {count:g} must be at least 1, and at most 1e15; leave the entry out for none."
                 )
         object.__setattr__(self, "noise_multipliers", tuple((float(sigma), int(count)) for sigma, count in numbers))
         for name in ("sampling_rate", "failure_probability", "batch_size", "num_data", "discrete"):

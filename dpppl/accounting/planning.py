@@ -167,8 +167,8 @@ def plan(
     for n in num_steps:
         positive_integer(n, name="num_steps")
     for rate in rates:
-        if not 0 < positive(rate, name="rates") <= 1:
-            raise ConfigurationError("rates must be sampling rates in (0, 1], such as (1.0, 0.1).")
+        if not 1e-12 <= positive(rate, name="rates") <= 1:
+            raise ConfigurationError("rates must be sampling rates from 1e-12 to 1, such as (1.0, 0.1).")
     for name, value in given.items():
         if not 0 < value < math.inf:
             raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")

@@ -348,7 +348,7 @@ class TestGroups:
         assert epsilon(poisson, 1e-5) < group_epsilon(poisson, 1e-5, 2) < math.inf
 
     def test_refuses_odd_sizes(self):
-        for bad in (0, -1, 1.5):
+        for bad in (0, -1, 1.5, 10**200):
             with pytest.raises(ConfigurationError, match="group_size"):
                 group_epsilon(event(1.0), 1e-5, bad)
 
@@ -368,11 +368,17 @@ def test_extreme_noise_is_no_loss_or_any_and_never_an_error(settings):
 
 
 @pytest.mark.parametrize(
-    "pair", [("10", 5), (1.0, "5"), (1.0, math.nan), (1.0, math.inf), (10**400, 1), (1.0, 10**400), (True, 1)]
+    "pair",
+    [("10", 5), (1.0, "5"), (1.0, math.nan), (1.0, math.inf), (10**400, 1), (1.0, 10**400), (1.0, 10**300), (True, 1)],
 )
 def test_what_is_no_pair_of_numbers_is_refused(pair):
-    with pytest.raises(ConfigurationError, match=r"noise.multiplier"):
+    with pytest.raises(ConfigurationError, match=r"noise.multiplier|number of accesses"):
         GaussianEvent(noise_multipliers=(pair,))
+
+
+def test_no_delta_is_left_at_a_huge_epsilon():
+    for given in (event(1.0), event(1e150), event(1.0, 10, 0.1), fixed_size(3.0, 10, 10, 1000)):
+        assert accounting.delta(given, 1e300) < 1e-12
 
 
 class TestCalibration:

@@ -161,6 +161,7 @@ def test_coverage_is_that_of_intervals_without_the_noise():
         ({"row_curvature": -1.0}, "row_curvature"),
         ({"num_steps": (0,)}, "num_steps must be"),
         ({"rates": (2.0,)}, "rates must be"),
+        ({"rates": (1e-300,)}, "rates must be"),
         ({"target_delta": 0.0}, "delta"),
     ],
 )
