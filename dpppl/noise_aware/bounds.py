@@ -13,7 +13,7 @@ DEAR = 1.1
 """By how much bounds that clip fewer rows may widen a posterior."""
 _EARLY = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 _UNSEEN = 3.0  # rows beyond a quantile are believed if they are more than so many sds of a count's noise
-_NEGLIGIBLE = 0.1  # posterior sds that clipping may move an estimate by at most, and be no longer worth any noise
+_HIDDEN = 4.0  # how many times as long as believed rows those may be that the noise of counts hides
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
 
@@ -70,16 +70,18 @@ def found_bounds(
 
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
-    """The norm of a stage: in the first ones a low quantile; later the largest one that still matters and widens the posterior by
-    at most `DEAR`. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
+    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned by
+    at most `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move estimates by several sds.
+    `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
     if expected.curvature is None:
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))
-    candidates, middle = 2.0 ** norms.edges[1:], norms.middles
-    seen = np.minimum(middle, norms.quantile(max(0.5, 1.0 - _UNSEEN * noise_std / informed)))
+    candidates = 2.0 ** norms.edges[1:]
+    longest = norms.quantile(max(0.5, 1.0 - _UNSEEN * noise_std / informed))
+    seen = np.minimum(norms.middles, longest)
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass
     values, vectors = eigh(expected.curvature)
@@ -87,10 +89,7 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     known, prior = values[values > 0.0][:, None], prior[values > 0.0][:, None]  # but for padding
     known = known * informed / np.sum(known)
     variance = (known * squared + candidates**2 * expected.noise) / (known * kept) ** 2
-    shrunk = prior / (prior + variance)
-    widths = 0.5 * np.mean(np.log(shrunk * variance), axis=0)
-    longer = np.maximum(middle - candidates[:, None], 0.0) @ norms.mass
-    moved = np.sqrt(np.mean(shrunk / variance * (informed * longer / (known * kept)) ** 2, axis=0))
-    least = int(np.argmin(widths))
-    worthwhile = np.flatnonzero((widths <= widths[least] + np.log(DEAR)) & (moved > _NEGLIGIBLE))
-    return float(candidates[max(least, *worthwhile)] if len(worthwhile) else candidates[least])
+    share = prior / (prior + variance)  # of the prior's variance, what is learned
+    least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
+    wider = np.average(np.log(variance / variance[:, least, None]), axis=0, weights=share[:, least]) / 2.0
+    return float(candidates[np.flatnonzero((wider <= np.log(DEAR)) & (candidates <= _HIDDEN * longest))[-1]])

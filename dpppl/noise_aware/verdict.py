@@ -34,8 +34,9 @@ MANY, BLURRED = 20, 0.5
 HARM, WEAK = 1.0, 10.0  # posterior sds
 BLIND = 1.5  # noise over what is sought: its absence moves a release by less than .7 of its sds
 UNEXPECTED = 0.002  # by chance in one run of 500
-CUT = 0.05
-"""The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
+MOVED, CUT = 0.5, 0.05
+"""The most posterior sds by which a departure may move estimates, and the most that may be clipped off scores, where a model that
+does not fit is a note: of more, a histogram's noise hides tails."""
 IMPOSSIBLE, LEARNED = 0.002, 0.1
 
 
@@ -200,7 +201,7 @@ class Verdict(Fit, verdict.Verdict):
     @property
     def is_wrong(self) -> bool:
         """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model."""
-        return self.moved >= HARM or self.cut >= CUT or self.has_impossible or bool(self.symmetric)
+        return self.moved >= MOVED or self.cut >= CUT or self.has_impossible or bool(self.symmetric)
 
     @property
     def moved(self) -> float:

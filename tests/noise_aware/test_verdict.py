@@ -98,11 +98,11 @@ def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
 
 @pytest.mark.parametrize("finding", [{"fit": (0.1, 50.0)}, {"link": ("w[0]", 0.1, 90.0, 4)}, {"skew": (0.1, 60.0)}])
 def test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates(finding):
-    """Harm is 30 sds if all scores are clipped; else as much of it as was clipped, and unknown where tails may be hidden."""
-    finding = finding | {"harm": (30.0, 30.0, 30.0)}
+    """Harm is 15 sds if all scores are clipped; else as much of it as was clipped, and unknown where tails may be hidden."""
+    finding = finding | {"harm": (15.0, 15.0, 15.0)}
     few, many, hidden = (verdict(cut=cut, **finding) for cut in (0.03, 0.04, 0.06))
-    assert few.line().startswith("read: ") and "within 0.9 posterior sd" in few.findings[0].words
-    assert many.line().startswith("do not read: the model is wrong") and "by up to 1.2 posterior sd" in many.line()
+    assert few.line().startswith("read: ") and "within 0.4 posterior sd" in few.findings[0].words
+    assert many.line().startswith("do not read: the model is wrong") and "by up to 0.6 posterior sd" in many.line()
     assert hidden.refusals and verdict(cut=0.06, **finding | {"harm": (3.0, 3.0, 3.0)}).refusals
     assert verdict(cut=0.03, symmetric=("locs",), **finding).refusals
 
