@@ -70,8 +70,8 @@ def found_bounds(
 
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
-    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned by
-    at most `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move estimates by several sds.
+    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned by at most
+    `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move estimates by several sds.
     `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
