@@ -163,7 +163,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_711, 3_000),
     "randomness": ("randomness subsampling", 1_109, 1_100),
     "data": ("data", 1_585, 900),
-    "model": ("model", 4_414, 2_700),
+    "model": ("model", 4_422, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_245, 1_700),
     "session": ("runs processes", 2_548, 1_500),
@@ -173,7 +173,7 @@ ROOMS = {
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_583, 1_400),
     "svi": ("svi", 2_463, 1_400),
-    "noise_aware": ("noise_aware", 4_482, 1_600),
+    "noise_aware": ("noise_aware", 4_506, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +130,14 @@ class Responses:
         is_short = listed is None or supports.count(listed) <= _FEW_RESPONSES
         is_shared = may_share and not (is_single and num_latents <= _FEW_LATENTS and is_short)
         return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps, is_shared)
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers a row observes."""
+        split, is_leaf = self.split, lambda x: isinstance(x, censoring.Censored)
+        others = jax.eval_shape(self, split.latents, split.row, split.arguments.public, jax.random.key(0))[0]
+        values = (x.value if is_leaf(x) else x for x in jax.tree.leaves(others, is_leaf=is_leaf))
+        return sum(math.prod(x.shape[1:]) for x in values)
 
     @property
     def is_binary(self) -> bool:

@@ -166,8 +166,13 @@ class Coordinates:
         under it. Raises UnsupportedModelError for improper priors."""
         draws = self.draws(public, key)
         points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
-        for site, values in draws.items():
-            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
+        slopes = run_once(
+            jax.vmap(jax.grad(self.split.log_prior), (0, None)), jax.tree.map(lambda x: x[:8], draws), public
+        )
+        for site, values in draws.items():  # a density may be left out, too (`handlers.mask(mask=False)`)
+            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0) or np.any(
+                np.all(np.asarray(slopes[site]) == 0.0, axis=0)
+            ):
                 raise UnsupportedModelError(
                     f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
                 )

@@ -23,9 +23,9 @@ FIT, LINK, SKEW = 0.6, 0.6, 0.32
 """By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
 and the numbers released with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts
 in one number only."""
-IMPOSSIBLE = 12.0
+IMPOSSIBLE, _SDS = 12.0, 5.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
-normal law, five sds away."""
+normal law, five sds away. A sum over more numbers of a row has a larger sd."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
 OUTSIDE, MISSING = 1, 2
@@ -81,15 +81,17 @@ def skewness(by_value: jax.Array, weights: jax.Array) -> jax.Array:
     return (moments - moments @ weights) / 1.264
 
 
-def impossible(log_probs: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation."""
-    found = (log_probs @ weights - log_probs > IMPOSSIBLE).astype(log_probs.dtype)
+def impossible(log_probs: jax.Array, weights: jax.Array, size: int = 1) -> tuple[jax.Array, jax.Array]:
+    """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation. `size`:
+    of how many numbers it consists; half of a chi-squared law of as many degrees has the sd sqrt(size / 2)."""
+    least = IMPOSSIBLE + _SDS * (np.sqrt(size / 2.0) - np.sqrt(0.5))
+    found = (log_probs @ weights - log_probs > least).astype(log_probs.dtype)
     return found[0], found[0] - found @ weights
 
 
 def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
-    is_outside: jax.Array, share: Numbers | float = 1.0,
+    is_outside: jax.Array, share: Numbers | float = 1.0, size: int = 1,
 ) -> jax.Array:  # fmt: skip
     """The numbers that a row releases, in their `Order`, of norm at most 1. `Fit.from_sums` reads their sums.
 
@@ -99,7 +101,8 @@ def numbers(
     - **speaks** - whether its score is finite.
     - **is_outside** - whether its response is outside the model's support, so that its score is not finite.
     - **share** - its survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their variances
-      by its square."""
+      by its square.
+    - **size** - how many numbers it observes."""
     log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
     moments, variances = moments_of_rank(log_probs, weights)
     signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
@@ -110,7 +113,7 @@ def numbers(
     by_value = jnp.append(signed[0] * signs * (LINK / np.sqrt(len(squares))), skewed[0] * SKEW)
     variances = share**2 * jnp.concatenate([variances, jnp.stack([signed**2 @ weights, skewed**2 @ weights])])
     beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
-    is_impossible, departure = impossible(log_probs, weights)
+    is_impossible, departure = impossible(log_probs, weights, size)
     fits = jnp.concatenate([FIT * moments * share, beside_fit(len(flags)) * beside, by_value * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     return jnp.concatenate([

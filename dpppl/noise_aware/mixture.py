@@ -115,7 +115,7 @@ class Mixture(NamedTuple):
         numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
         u = [self._drawn(number, CANDIDATES * more, rng) for number, more in zip(numbers, wanted)]
         points = [self.mean + self.surrogate.basis.latents(each) for each in u]
-        together, precision = np.concatenate(u), np.linalg.inv(self.prior)
+        together, precision = np.concatenate(u) * self.surrogate.basis.layout.real, np.linalg.inv(self.prior)
         ratios = log_prior(np.concatenate(points)) + 0.5 * np.sum(together * times(precision, together), axis=(1, 2))
         chosen = resampled(np.split(ratios, np.cumsum([len(each) for each in u])[:-1]), wanted, rng)
         if chosen is None:

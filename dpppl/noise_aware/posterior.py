@@ -31,6 +31,10 @@ def _residual(data: Tree, vector: jax.Array) -> jax.Array:
     return (data["start"] + jnp.einsum("kij,kj->ki", data["slopes"], moved)).ravel()
 
 
+def _without_empty(latents: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {site: value for site, value in latents.items() if value.size}
+
+
 class Sampler:
     """Draws of the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2): of narrow models weighted
     ones; else, or where their weights are uneven, NUTS chains, compiled once for all surrogates. Each chain has a residual of
@@ -70,7 +74,7 @@ class Sampler:
         arguments = (data, public), whites, jax.random.split(key, count)
         placed, diverged = run_once(chains, *arguments, quickly=not self._is_wide)
         # In the order of time: what drifts or is stuck makes the halves differ.
-        samples = {n: np.asarray(v).swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in placed.items()}
+        samples = {n: np.concatenate(np.asarray(v).swapaxes(0, 1)) for n, v in placed.items()}
         samples = {site: value[: self.num_samples] for site, value in samples.items()}
         diverging = float(np.mean(np.asarray(diverged)))
         with np.errstate(all="ignore"):
@@ -80,9 +84,11 @@ class Sampler:
         return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
 
     def _density(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree]:
-        """Latents by site, and the log density of x but for a constant."""
+        """Latents by site, without empty ones, and the log density of x but for a constant."""
         latents, log_det, residual = self._latents(x, data, white)
-        return latents, self.coordinates.split.log_prior(latents, data[1]) + log_det - 0.5 * jnp.sum(residual**2)
+        return _without_empty(latents), self.coordinates.split.log_prior(latents, data[1]) + log_det - 0.5 * jnp.sum(
+            residual**2
+        )
 
     def _weighted(
         self, data: Tree, public: Tree, whites: Tree, count: int, rng: np.random.Generator
@@ -97,7 +103,7 @@ class Sampler:
         )  # `_place` has a root for each
         each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=few)  # noqa: E731
         shape, program = (count, CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
-        score = compiled(program, jnp.zeros((*shape, self.dimension)), (data, public), whites)
+        score = compiled(program, jnp.zeros((*shape, self.dimension), jnp.float32), (data, public), whites)
         for _ in range(_ROUNDS):
             x = rng.standard_normal((*shape, self.dimension))
             free = x[..., given] / np.sqrt(rng.chisquare(degrees, shape) / degrees)[..., None]
@@ -110,7 +116,7 @@ class Sampler:
             if (chosen := resampled(list(ratios), np.full(count, each), rng)) is not None:
                 numbers = (np.arange(count)[:, None], np.array(chosen))
                 order = rng.permutation(count * each)[: self.num_samples]
-                return {n: np.asarray(v)[numbers].reshape(-1, *v.shape[2:])[order] for n, v in latents.items()}
+                return {n: np.concatenate(np.asarray(v)[numbers])[order] for n, v in latents.items()}
             weights = np.exp(ratios - ratios.max()).ravel()
             weights = np.minimum(weights, np.mean(weights) * np.sqrt(len(weights)))
             points = x[..., given].reshape(len(weights), -1)
@@ -134,7 +140,7 @@ class Sampler:
         state = start(jnp.zeros(self.dimension), _NUM_WARMUP, **options)
         # One loop for both phases: its body is most of what is compiled.
         places, diverging = lax.scan(body, state, None, length=_NUM_WARMUP + num_samples)[1]
-        latents = jax.vmap(lambda x: self._latents(x, data, white)[0])(places[_NUM_WARMUP:])
+        latents = jax.vmap(lambda x: _without_empty(self._latents(x, data, white)[0]))(places[_NUM_WARMUP:])
         return latents, diverging[_NUM_WARMUP:]
 
     def _latents(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree, Tree]:
@@ -251,6 +257,10 @@ def draw(
     elif set(coordinates.sites) == set(coordinates.split.latents):
         points = mixture.weighted(log_prior, rng, num_samples)
     if points is None:
-        return Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+        samples, problem = Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+        latents, empty = coordinates.split.latents.items(), np.zeros(0)
+        return {
+            n: np.asarray(samples.get(n, empty), s.dtype).reshape(num_samples, *s.shape) for n, s in latents
+        }, problem
     found = run_once(jax.vmap(coordinates.latents), np.asarray(points, np.float32))
     return {site: np.asarray(value) for site, value in found.items()}, None

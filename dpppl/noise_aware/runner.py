@@ -149,7 +149,10 @@ class NoiseAware(NoiseAwareSettings):
 
     @on_host
     def sample_model_width(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
-        """Repeat `sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments."""
+        """Repeat `sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments. Raises
+        ConfigurationError with `weights`, of whose squares the model's variance is made, and these are not released."""
+        if self.weights is not None:
+            raise ConfigurationError("weights make the likelihood a pseudo-likelihood, which has no model-based width.")
         self._sample_again(rng_key, args, kwargs, True)
 
     def _sample_again(self, rng_key: jax.Array, args: Tree, kwargs: Tree, is_modelled: bool) -> None:

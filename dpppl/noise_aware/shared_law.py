@@ -133,7 +133,9 @@ class SharedStatistics(RowStatistics):
             is_clipped = clipped_around(table.scores[number], table.centre, at.norm)[1] < 1.0
             flags = jnp.stack([is_clipped, table.length > at.curvature_bound])
             first = lambda x: jnp.concatenate([x[number][None], x])  # noqa: E731
-            return numbers(first(log_probs), first(totals), weights, squares, flags, speaks, is_none)
+            return numbers(
+                first(log_probs), first(totals), weights, squares, flags, speaks, is_none, size=responses.size
+            )
 
         every, own = lax.map(of, jnp.arange(len(shares))), (latents, unnumbered(row), public)
         (place, is_listed), is_outside = responses.place(*own), responses.is_outside(*own)

@@ -265,8 +265,9 @@ class Verdict(Fit, verdict.Verdict):
         )
         unlikely, unlikely_std = self.impossible
         kinds = {"outside the support": self.outside, "not finite": self.missing, "next to impossible": unlikely}
+        part = "an unknown part" if self.cut == 1.0 else f"{self.cut:.1%}"
         harm = (
-            f"{self.cut:.1%} of the scores is cut off, so a misfit too small to be noticed (half of the time) moves estimates by "
+            f"{part} of the scores is cut off, so a misfit too small to be noticed (half of the time) moves estimates by "
             f"at most {self.unseen * self.cut:.2f} posterior sd"
         )
         centred = "centred, so unbiased where the model fits"

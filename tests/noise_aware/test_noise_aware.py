@@ -431,6 +431,33 @@ def improper(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
+def without_density(y):
+    with handlers.mask(mask=False):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def idle(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
+    numpyro.sample("idle", dist.Normal(mu, 1.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([0]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu + b.sum(), 1.0), obs=y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("x64", [False, True])
+def test_latents_without_data_and_without_elements_are_drawn(x64):
+    y = np.random.default_rng(0).normal(1.0, 1.0, 500).astype(np.float32)
+    with jax.enable_x64(x64):
+        found = dpppl.NoiseAware(idle, target_epsilon=8.0, target_delta=1e-5, progress_bar=False)
+        found.run(dpppl.secret_key(), y)
+        samples = jax.tree.map(np.asarray, found.get_samples())
+    assert samples["b"].shape == (2_000, 0) and np.std(samples["mu"]) < 0.2
+    assert np.std(samples["idle"] - samples["mu"]) == pytest.approx(1.0, abs=0.1)  # false alarm 1e-9
+
+
 def test_what_it_cannot_do_is_refused_before_anything_is_charged():
     y = data(0)[1]
     with pytest.raises(
@@ -439,10 +466,11 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
         noise_aware(subsampling=dpppl.Poisson(0.1))
     with pytest.raises(ConfigurationError, match="either noise_multiplier or target_epsilon"):
         noise_aware(noise_multiplier=2.0)
-    without = dpppl.NoiseAware(improper, target_epsilon=1.0, target_delta=1e-5)
-    with pytest.raises(UnsupportedModelError, match="'mu' has no proper prior"):
-        without.run(dpppl.secret_key(), y)
-    assert not without.budget.charged
+    for model in (improper, without_density):
+        without = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-5)
+        with pytest.raises(UnsupportedModelError, match="'mu' has no proper prior"):
+            without.run(dpppl.secret_key(), y)
+        assert not without.budget.charged
     weighed = dpppl.NoiseAware(handlers.scale(normal_mean, 2.0), target_epsilon=1.0, target_delta=1e-5)
     with pytest.raises(UnsupportedModelError, match="'y' is scaled, and NoiseAware takes each response for one"):
         weighed.run(dpppl.secret_key(), y)

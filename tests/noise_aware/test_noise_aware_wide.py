@@ -16,7 +16,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.basis import Basis, coordinate_blocks
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.coordinates import Coordinates, Prior
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.plan import At, narrow, wide_plan
 from dpppl.noise_aware.statistics import RowStatistics
@@ -294,3 +294,16 @@ def test_nuts_samples_the_exact_prior_times_the_surrogate(monkeypatch):
         z = (values.mean(axis=0) - mean) / np.sqrt(variance)
         assert np.sqrt(np.mean(z**2)) < 0.1
         assert np.mean(values.var(axis=0) / variance) == pytest.approx(1.0, rel=0.1)
+
+
+def test_weights_of_draws_leave_out_what_fills_blocks_up():
+    """251 coordinates in blocks with 127 places that stand for none; under the normal prior itself all weights are equal."""
+    prior = Prior(np.zeros(251), np.ones(251), coordinate_blocks([250, 1], 160))
+    basis = prior.first()
+    covariance = basis.from_latents(prior.covariance(basis))
+    blocks, width = covariance.shape[:2]
+    own = np.where(basis.layout.real[:, :, None] & np.eye(width, dtype=bool), 0.01, covariance)
+    surrogate = Surrogate(basis, np.zeros((blocks, width)), None, 1.0, None, None, 0, None)
+    mixture = Mixture(prior.mean, covariance, np.zeros((60, blocks, width)), np.tile(own, (60, 1, 1, 1)), surrogate)
+    found = mixture.weighted(lambda x: -0.5 * np.sum(x**2, axis=1), np.random.default_rng(0), 2_000)
+    assert found is not None and np.std(found) == pytest.approx(0.1, abs=1e-3)

@@ -352,6 +352,13 @@ def test_impossible_responses_are_counted_alone():
     far, near = np.array(of(20.0)), np.array(of(3.0))
     assert far[0] == pytest.approx(1 - 1 / 33, abs=1e-5) and not np.any(far[1:])
     assert near[0] == 0.0 and np.all(near[3:5] != 0.0)
+    sums = -0.5 * np.random.default_rng(0).chisquare(
+        300, (33, 1_000)
+    )  # log probabilities of 300 numbers, the first one's own
+    own, all_of = (
+        jax.vmap(functools.partial(fit.impossible, size=n), (1, None))(sums, weights)[0].mean() for n in (1, 300)
+    )
+    assert own > 0.1 and all_of == 0.0
 
 
 @pytest.mark.slow
