@@ -82,6 +82,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     """
 
     _outcome: Outcome | None = None
+    _counted: CountedRows | None = None
 
     @checked_call
     def __init__(
@@ -156,6 +157,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         given, discarded = (args, kwargs, extra_fields, init_params), self.num_warmup - kept * self.thinning
         self._execute(rng_key, self.num_warmup, *given, discarded, kept)
         self._warmup_state = self._last_state
+        if self.sampler.auto_norm and self._outcome is not None:
+            self._counted = self._outcome.measured.counted
 
     @on_host
     def run(
@@ -188,7 +191,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
         check_num_data(kernel.num_data, bound.split.num_rows)
-        counted = None
+        counted = None if resume is None else self._counted  # of a warmup that has just ended
         if self.sampler.auto_norm:
             with self.budget.one_at_a_time:
                 if self.calibrated_kernel().auto_norm:  # else an earlier run, or another thread, has chosen the norm
@@ -257,7 +260,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         assert isinstance(bound.kernel, DPKernel)
         self._kernel = bound.kernel
         self._outcome = self._states = self._states_flat = self._last_state = cleared
-        self._warmup_state = call.resume
+        self._warmup_state, self._counted = call.resume, None
         start = bound.kernel.start if call.init_params is None else Start.SUPPLIED
         return self._begun(bound.split, start, rows, charges, origin)
 

@@ -19,7 +19,7 @@ from dpppl.model.row_independence import known
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
-from dpppl.types import Tree
+from dpppl.types import Scalar, Tree
 
 NUM_DRAWS = 7  # with the real one they are eight, as many as a vector register holds: nine take three times as long
 _MOST_RESPONSES, _MOST_SHARED = 16, 1_024  # how many are listed: for each row, and once for all rows
@@ -131,9 +131,13 @@ class Responses:
         is_shared = may_share and not (is_single and num_latents <= _FEW_LATENTS and is_short)
         return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps, is_shared)
 
+    def size_of(self, row: Arrays) -> Scalar:
+        """How many numbers this row observes, those that are masked among them."""
+        return self.size
+
     @cached_property
     def size(self) -> int:
-        """How many numbers a row observes."""
+        """How many numbers a row may observe."""
         split, is_leaf = self.split, lambda x: isinstance(x, censoring.Censored)
         others = jax.eval_shape(self, split.latents, split.row, split.arguments.public, jax.random.key(0))[0]
         values = (x.value if is_leaf(x) else x for x in jax.tree.leaves(others, is_leaf=is_leaf))

@@ -107,6 +107,10 @@ class UnitResponses(Responses):
     def own(self, z: Arrays, row: Arrays, public: Arrays) -> None:
         """None."""
 
+    def size_of(self, row: Arrays) -> jax.Array:
+        """How many numbers the unit's rows observe."""
+        return jnp.sum(parts(self.of_rows.split, row)[1]) * self.of_rows.size
+
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether any of the rows observes what its site's support does not hold."""
         return is_outside(self.split, z, row, public)

@@ -70,9 +70,9 @@ def found_bounds(
 
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
-    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned by at most
-    `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move estimates by several sds.
-    `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
+    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
+    directions, by at most `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
+    estimates by several sds. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""

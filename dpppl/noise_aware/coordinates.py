@@ -167,7 +167,7 @@ class Coordinates:
         draws = self.draws(public, key)
         points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
         slopes = run_once(
-            jax.vmap(jax.grad(self.split.log_prior), (0, None)), jax.tree.map(lambda x: x[:8], draws), public
+            jax.vmap(jax.grad(self.split.log_prior), (0, None)), jax.tree.map(lambda x: x[:64], draws), public
         )
         for site, values in draws.items():  # a density may be left out, too (`handlers.mask(mask=False)`)
             if np.any(np.ptp(np.asarray(values), axis=0) == 0.0) or np.any(

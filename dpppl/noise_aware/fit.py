@@ -17,7 +17,7 @@ import numpy as np
 from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.matrices import Array, times
 from dpppl.noise_aware.plan import NUM_AXES
-from dpppl.types import Numbers, Tree
+from dpppl.types import Numbers, Scalar, Tree
 
 FIT, LINK, SKEW = 0.6, 0.6, 0.32
 """By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
@@ -81,17 +81,17 @@ def skewness(by_value: jax.Array, weights: jax.Array) -> jax.Array:
     return (moments - moments @ weights) / 1.264
 
 
-def impossible(log_probs: jax.Array, weights: jax.Array, size: int = 1) -> tuple[jax.Array, jax.Array]:
+def impossible(log_probs: jax.Array, weights: jax.Array, size: Scalar = 1) -> tuple[jax.Array, jax.Array]:
     """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation. `size`:
     of how many numbers it consists; half of a chi-squared law of as many degrees has the sd sqrt(size / 2)."""
-    least = IMPOSSIBLE + _SDS * (np.sqrt(size / 2.0) - np.sqrt(0.5))
+    least = IMPOSSIBLE + _SDS * (jnp.sqrt(size / 2.0) - np.sqrt(0.5))
     found = (log_probs @ weights - log_probs > least).astype(log_probs.dtype)
     return found[0], found[0] - found @ weights
 
 
 def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
-    is_outside: jax.Array, share: Numbers | float = 1.0, size: int = 1,
+    is_outside: jax.Array, share: Numbers | float = 1.0, size: Scalar = 1,
 ) -> jax.Array:  # fmt: skip
     """The numbers that a row releases, in their `Order`, of norm at most 1. `Fit.from_sums` reads their sums.
 

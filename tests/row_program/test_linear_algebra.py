@@ -161,5 +161,13 @@ def test_the_incomplete_beta_function_of_a_row_is_a_loop_of_its_own():
     value = lambda *row: jaxpr_as_fun(ClosedJaxpr(alone, program.consts))(*map(np.float32, row))[0]  # noqa: E731
     points = [(2, 3, 0.4), (0.3, 40, 0.01), (300, 200, 0.62)]
     np.testing.assert_allclose([value(*row) for row in points], special.betainc(*zip(*points)), atol=2e-5)
+    for dtype, within in ((np.float16, 1e-3), (jnp.bfloat16, 1e-2), (np.float64, 1e-12)):
+        with jax.enable_x64(dtype == np.float64):
+            rows = [jnp.asarray(u, dtype) for u in zip(*points[:2])]
+            again = on_finite(jax.make_jaxpr(lax.betainc)(*rows).jaxpr, (True, True, True))
+            found = np.asarray(jaxpr_as_fun(ClosedJaxpr(again, ()))(*rows)[0])
+        assert found.dtype == dtype
+        exact = special.betainc(*(np.asarray(u, np.float64) for u in rows))
+        np.testing.assert_allclose(found.astype(float), exact, rtol=0, atol=within)
     edges = [(2, 2, 0), (2, 2, 1), (0, 2, 0.5), (2, 2, np.nan), (np.inf, 2, 0.5)]
     np.testing.assert_array_equal([value(*row) for row in edges], [0.0, 1.0, np.nan, np.nan, np.nan])
