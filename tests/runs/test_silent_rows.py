@@ -212,11 +212,12 @@ def test_the_counts_of_rows_are_those_of_a_run_and_not_of_its_object(method, fra
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:steps of")
 def test_a_run_has_the_counts_of_its_warmup():
     """Also where its steps count nothing; the next run, of other rows, has not."""
     right, wrong = (tuple(np.tile(v, 10) for v in (X, y, U)) for y in (half(0.0, 1.0), half(2.0, 1.0)))
     kernel = dpppl.DPSGLD(of(logits), noise_multiplier=20.0, measure_clipping=False)
-    mcmc = dpppl.MCMC(kernel, num_warmup=500, num_samples=2_000, frame=False, progress_bar=False, print_cost=False)
+    mcmc = dpppl.MCMC(kernel, num_warmup=20, num_samples=50, frame=False, progress_bar=False, print_cost=False)
     mcmc.warmup(dpppl.secret_key(), *wrong)
     told = []
     for args in (wrong, right):
