@@ -95,28 +95,34 @@ def test_a_poisson_number_of_runs_may_be_none(tmp_path):
         ({"make": lambda norm: make(norm, max_rows_per_unit=3)}, "rows as the unit"),
         ({"score_noise": 0.0}, "score_noise"),
         ({"mean_runs": 1e13, "shape": 0.0}, r"mean \(mean_runs\)"),
+        ({"bounds": (1.0, 0.0)}, "low below high"),
+        ({"score": lambda samples, y: samples["nu"].mean()}, "score of one row fails"),
+        ({"rows": (np.ones(10), np.ones(9))}, "different numbers of rows"),
         ({"mean_runs": 0.5}, r"mean \(mean_runs\) is a number from 1 to 1e6"),
     ],
 )
-def test_what_cannot_be_selected_is_refused(changed, words):
-    settings = dict(candidates=[1.0], make=make, score=score) | ASKED | changed
-    first = [settings.pop(name) for name in ("candidates", "make", "score")]
-    with pytest.raises(ConfigurationError, match=words):
-        dpppl.contrib.tuning.tune(jax.random.key(7), *first, jnp.ones(10), **settings)
+def test_what_cannot_be_selected_is_refused(changed, words, tmp_path):
+    settings = dict(candidates=[1.0], make=make, score=score, rows=jnp.ones(10)) | ASKED | changed
+    first = [settings.pop(name) for name in ("candidates", "make", "score", "rows")]
+    ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 99.0, 1e-5)
+    with pytest.raises((ConfigurationError, dpppl.UnsupportedModelError), match=words):
+        dpppl.contrib.tuning.tune(jax.random.key(7), *first, ledger=ledger, **settings)
+    assert ledger.events == ()
 
 
 @pytest.mark.slow
-def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
-    def spent(_):
+def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path, monkeypatch):
+    def spent(*_):
         raise AssertionError("a run was made")
 
+    monkeypatch.setattr(dpppl.contrib.tuning, "_samples", spent)
     ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 1.0, 1e-5)
     with pytest.raises(BudgetExceededError, match="the selection costs"):
         dpppl.contrib.tuning.tune(
-            jax.random.key(7), [1.0], make, spent, jnp.ones(10), target_epsilon=1.0, target_delta=1e-5, **ASKED
+            jax.random.key(7), [1.0], make, score, jnp.ones(10), target_epsilon=1.0, target_delta=1e-5, **ASKED
         )
     with pytest.raises(BudgetExceededError, match="no room"):
-        dpppl.contrib.tuning.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), ledger=ledger, **ASKED)
+        dpppl.contrib.tuning.tune(jax.random.key(7), [1.0], make, score, jnp.ones(10), ledger=ledger, **ASKED)
     with pytest.raises(ConfigurationError, match="without a ledger"):
         dpppl.contrib.tuning.tune(
             jax.random.key(7), [1.0], lambda n: make(n, ledger=ledger), score, jnp.ones(10), **ASKED

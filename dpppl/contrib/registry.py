@@ -44,18 +44,13 @@ def card(
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
     unprotected = "The number of rows, array shapes, hyperparameters, the model's code, and running time."
     return {
-        "url_slug": re.sub(r"[^a-z0-9]+", "-", product.lower()).strip("-"),
-        "status": "Draft",
-        "tier": 3,
+        "url_slug": re.sub(r"[^a-z0-9]+", "-", product.lower()).strip("-"), "status": "Draft", "tier": 3,
         "deployment": {
             "basic": {
-                "name": product,
-                "data_curators": list(curators) or [f"{TO_BE_STATED}who publishes it."],
-                "description": document["headline"],
-                "intended_use": stated(said["purpose"], "what the results are for."),
-                "data_product_type": "Machine learning model",
+                "name": product, "data_curators": list(curators) or [f"{TO_BE_STATED}who publishes it."],
+                "description": document["headline"], "intended_use": stated(said["purpose"], "what the results are for."),
+                "data_product_type": "Machine learning model", "publication_date": published,
                 "data_product_region": stated(region, "whose region the data describe."),
-                "publication_date": published,
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
@@ -63,18 +58,15 @@ def card(
                 "unprotected_quantities": " ".join([unprotected, *document["assumed_public"]]),
             },
             "privacy_loss": {
-                "privacy_unit": document["unit"],
-                "privacy_unit_details": row["neighbouring data sets"],
+                "privacy_unit": document["unit"], "privacy_unit_details": row["neighbouring data sets"],
                 "privacy_parameters": {"epsilon": document["epsilon"], "delta": document["delta"]},
                 "privacy_parameters_details": f"Accountant: {document['accountant']}. mu: {row['mu']}.",
             },
             "deployment_model": {
-                "model_name": "Central",
+                "model_name": "Central", "data_source_type": "Static", "access_type": "Non-interactive",
                 "actors": stated(said["actors"], "who holds the data, who sees the results, who is trusted with what."),
                 "release_type": "One release",
                 "release_type_details": "What else is released from the same data adds to this.",
-                "data_source_type": "Static",
-                "access_type": "Non-interactive",
             },
             "accounting": {
                 "post_processing": "All that is computed from the noisy sums: samples, parameters, predictions, this card.",
@@ -89,4 +81,4 @@ def card(
             },
             "administrative": {"registry_authors": list(curators) or ["drafted by dpppl"]},
         },
-    }
+    }  # fmt: skip

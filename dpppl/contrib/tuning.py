@@ -17,7 +17,8 @@ from dpppl.accounting import SelectionEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.mcmc.runner import MCMC
-from dpppl.model.arguments import Public
+from dpppl.model.arguments import Arguments, Public
+from dpppl.noise_aware.binding import bind
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.processes import messages
 from dpppl.randomness import keys
@@ -25,7 +26,7 @@ from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import on_host
-from dpppl.runs.private_score import private_score
+from dpppl.runs.private_score import checked_range, private_score, traced_score
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
@@ -33,6 +34,7 @@ from dpppl.types import Function, Tree
 from dpppl.validation import checked, positive
 
 Runner = MCMC | SVI | NoiseAware
+_DRAWS = 1_000  # of a guide
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,7 @@ def tune(
     runners = [_checked(make(candidate)) for candidate in candidates]
     if not runners:
         raise ConfigurationError("candidates is empty: there is nothing to choose from.")
-    noise = positive(score_noise, name="score_noise")
+    noise, (low, high) = positive(score_noise, name="score_noise"), checked_range(bounds)
     scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
     of_score = scored.event(np.array([noise]))
     plans = [_plan(runner, args, kwargs) for runner in runners]
@@ -159,6 +161,9 @@ def tune(
             f"the selection costs epsilon {report.epsilon:.4g} at delta {target_delta:g}, and the target is {target_epsilon:g}: "
             "give the candidates or the score more noise, or expect fewer runs. Nothing was run and nothing was charged."
         )
+    for runner in runners:
+        samples = Public(_zeros(runner, args, kwargs))
+        traced_score(score, Arguments.of(score, (samples, *args), kwargs), low, high)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(keys.stream(key, "selection"))).ravel())
     best: tuple[float, Any, Any] = (-np.inf, None, None)
     provenance = Provenance()
@@ -183,11 +188,11 @@ def tune(
                     raise ConfigurationError(
                         "make must give an object of the same cost whenever it is called with a candidate."
                     )
-                samples = _samples(runner, own, args, kwargs)
+                drawn = _samples(runner, own, args, kwargs)
                 settings: Any = dict(bounds=bounds, noise_multiplier=noise)
-                found = private_score(keys.stream(own, "score"), score, Public(samples), *args, **settings, **kwargs)
+                found = private_score(keys.stream(own, "score"), score, Public(drawn), *args, **settings, **kwargs)
             if found.mean > best[0]:
-                best = found.mean, candidates[chosen], samples
+                best = found.mean, candidates[chosen], drawn
     done = replace(report, provenance=provenance, ledger=budget.ledger_line())
     return Tuned(settings=best[1], samples=best[2], score=best[0], report=done)
 
@@ -213,11 +218,25 @@ def _plan(runner: Runner, args: Tree, kwargs: Tree) -> PrivacyReport:
     return runner.privacy_plan()
 
 
+def _zeros(runner: Runner, args: Tree, kwargs: Tree) -> dict[str, np.ndarray]:
+    """Zeros in the shapes of one run's samples. Refuses the arguments that the run would refuse. Looks at no data."""
+    if isinstance(runner, SVI):  # its plan has bound it
+        split, count = runner.objective().split, _DRAWS
+    elif isinstance(runner, MCMC):
+        split = runner.calibrated_kernel().bind(args, kwargs).split
+        count = runner.num_samples // runner.thinning * runner.num_chains
+    else:
+        split, count = bind(runner, args, kwargs, keys.secret_key()).split, runner.num_samples
+    sites = jax.eval_shape(split.constrain, split.latents, split.arguments.public)
+    names = split.latents if isinstance(runner, SVI) else sites
+    return {name: np.zeros((count, *sites[name].shape), sites[name].dtype) for name in names}
+
+
 def _samples(runner: Any, key: jax.Array, args: Tree, kwargs: Tree) -> dict[str, Any]:
     """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)
         params = result.averaged_params(allow_unconverged=True)
-        return dict(result.objective.sample(params, keys.stream(key, "samples"), 1_000, result.public))
+        return dict(result.objective.sample(params, keys.stream(key, "samples"), _DRAWS, result.public))
     runner.run(key, *args, **kwargs)
     return runner.get_samples(allow_unconverged=True)

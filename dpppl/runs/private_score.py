@@ -93,15 +93,15 @@ class PrivateScore:
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """A score whose first argument is the row's number, a public number that gives the row random draws of its own.
+class ModelScore:
+    """A score by a model, which gets two more arguments, in front.
 
-    - **function**: the score."""
+    - **function**: the score of (the row's number, which is public; (args, kwargs) whose rows keep an axis of length 1)."""
 
     function: Function
 
     def __call__(self, *args: object, **kwargs: object) -> Tree:
-        return self.function(0, *args, **kwargs)
+        return self.function(*args, **kwargs)
 
 
 @on_host
@@ -144,17 +144,9 @@ def private_score(
     low, high = checked_range(bounds)
     middle, half = (low + high) / 2.0, (high - low) / 2.0
     arguments = Arguments.of(score, args, kwargs)
-    if arguments.unequal:
-        raise ConfigurationError(arguments.unequal)
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
-    statistic = _statistic(score, arguments, low, high, measure_spread)
+    statistic, captured = traced_score(score, arguments, low, high, measure_spread)
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
-    with TRACING:
-        one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
-        one[ROW_NUMBER] = jax.ShapeDtypeStruct((), np.int32)
-        with failing_explained(arguments.words, "score of one row"), explained("score"):
-            program = jax.make_jaxpr(statistic)(one, public)
-        captured = check_captured(program, {arguments.num_rows}, "score")
     if noise_multiplier is None and target_epsilon is None:
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
     what = f"private_score({name_of(score)})"
@@ -175,19 +167,31 @@ def private_score(
     )  # fmt: skip
 
 
-def _statistic(score: Function, arguments: Arguments, low: float, high: float, measure_spread: bool) -> Function:
-    """The clipped score of one row, less the middle of its range; with its square, in units of the range, where asked for."""
+def traced_score(
+    score: Function, arguments: Arguments, low: float, high: float, measure_spread: bool = False
+) -> tuple[Function, tuple[str, ...]]:
+    """The clipped score of one row, less the middle of its range, with its square, in units of the range, where asked for; and
+    what it captures. Looks at shapes alone. Raises ConfigurationError and UnsupportedModelError."""
+    if arguments.unequal:
+        raise ConfigurationError(arguments.unequal)
 
     def statistic(row: Tree, public: Tree) -> jax.Array:
         values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
-        of_row = partial(score.function, row[ROW_NUMBER]) if isinstance(score, Numbered) else score
+        of_row = score
+        if isinstance(score, ModelScore):
+            batch = arguments.join({name: row[name][None] for name in arguments.rows}, public)
+            of_row = partial(score, row[ROW_NUMBER], batch)
         found = jnp.asarray(of_row(*values, **keywords), float)
         if found.ndim:
             raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
         centred = jnp.clip(found, low, high) - (low + high) / 2.0
         return jnp.stack([centred, _SQUARES * centred**2 * 2.0 / (high - low)]) if measure_spread else centred
 
-    return statistic
+    one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
+    one[ROW_NUMBER] = jax.ShapeDtypeStruct((), np.int32)
+    with TRACING, failing_explained(arguments.words, "score of one row"), explained("score"):
+        program = jax.make_jaxpr(statistic)(one, arguments.public)
+    return statistic, check_captured(program, {arguments.num_rows}, "score")
 
 
 def checked_range(bounds: Tree) -> tuple[float, float]:

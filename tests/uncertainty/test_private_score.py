@@ -171,3 +171,27 @@ def test_elpd_differences_have_the_sign_of_the_better_model():
     expected = np.clip(density(1.0) - density(3.0), -3.0, 3.0).mean()
     low, high = found.interval(0.999)
     assert low < expected < high and 0.0 < low
+
+
+def test_models_get_public_arguments_as_they_are():
+    """Public effects of groups as an argument, and a setting: the elpd and the discrepancy of the model that captures them."""
+    from dpppl.contrib.uncertainty import discrepancy, elpd_difference
+
+    effects, group = np.array([-2.0, 0.0, 2.0], np.float32), np.arange(600) % 3
+    rows = (effects[group] + np.random.default_rng(0).normal(size=600)).astype(np.float32)
+    samples, settings = dpppl.Public({"mu": np.zeros(2, np.float32)}), dict(bounds=(-9.0, 9.0), noise_multiplier=1.0)
+
+    def model(effects, group, y, kind="grouped"):
+        assert kind == "grouped"
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu + effects[group], 1), obs=y)
+
+    flat = lambda effects, *rest, **settings: model(0.0 * effects, *rest, **settings)  # noqa: E731
+    far = lambda draw, seen, effects, group, y, kind: jnp.abs(seen["y"] - effects[group])  # noqa: E731
+    asked = lambda score, *given: dpppl.private_score(  # noqa: E731
+        dpppl.secret_key(), score, *given, dpppl.Public(effects), group, rows, kind="grouped", **settings
+    )
+    exact = np.mean(norm.logpdf(rows, effects[group]) - norm.logpdf(rows))
+    assert asked(elpd_difference(model, flat), samples, samples).mean == pytest.approx(exact, abs=0.1)
+    assert asked(discrepancy(model, far, bounds=(0.0, 9.0)), samples).mean == pytest.approx(0.0, abs=0.15)

@@ -59,13 +59,9 @@ class Replayed:
 
 @checked
 def replay(
-    runner: Function,
-    args: tuple[object, ...],
-    neighbour_args: tuple[object, ...],
-    *,
-    rng_key: jax.Array | None = None,
+    runner: Function, args: tuple[object, ...], neighbour_args: tuple[object, ...], *, rng_key: jax.Array | None = None,
     neighboring_relation: str = "replace_one",
-) -> Replayed:
+) -> Replayed:  # fmt: skip
     """Run on one data set, then on a neighbour with the first run's releases, and compare all else bit for bit.
 
     Compared are results, printed text, warnings and errors, digests of programs, charges, and number, order, noise multipliers

@@ -10,13 +10,6 @@ from dpppl.contrib.plotting.predictions import input_probability, predictive_ban
 from dpppl.contrib.plotting.privacy import attack_picture, budget_spent, plan_picture
 
 __all__ = [
-    "attack_picture",
-    "budget_spent",
-    "input_probability",
-    "learned_share",
-    "mixing",
-    "plan_picture",
-    "predictive_band",
-    "private_beside_prior",
-    "survival_plot",
-]
+    "attack_picture", "budget_spent", "input_probability", "learned_share", "mixing", "plan_picture", "predictive_band",
+    "private_beside_prior", "survival_plot",
+]  # fmt: skip

@@ -7,16 +7,6 @@ from dpppl.contrib.synthetic.schema import Category, Intervals, Number, Schema
 from dpppl.contrib.synthetic.table import table_model
 
 __all__ = [
-    "RULES",
-    "Category",
-    "CellDetails",
-    "CellFit",
-    "Combined",
-    "Intervals",
-    "Number",
-    "Schema",
-    "combine",
-    "datasets",
-    "fit_cells",
-    "table_model",
-]
+    "RULES", "Category", "CellDetails", "CellFit", "Combined", "Intervals", "Number", "Schema", "combine", "datasets",
+    "fit_cells", "table_model",
+]  # fmt: skip

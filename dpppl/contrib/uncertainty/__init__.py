@@ -12,13 +12,6 @@ from dpppl.contrib.uncertainty.row_scores import discrepancy, elpd_difference
 from dpppl.contrib.uncertainty.survival import SurvivalCurve, survival_curve
 
 __all__ = [
-    "SurvivalCurve",
-    "VarianceParts",
-    "decompose_variance",
-    "discoveries",
-    "discrepancy",
-    "elpd_difference",
-    "expected_calibration_error",
-    "learned_shares",
-    "survival_curve",
-]
+    "SurvivalCurve", "VarianceParts", "decompose_variance", "discoveries", "discrepancy", "elpd_difference",
+    "expected_calibration_error", "learned_shares", "survival_curve",
+]  # fmt: skip

@@ -9,7 +9,7 @@ from numpyro.infer import log_likelihood
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import censoring
-from dpppl.runs.private_score import Numbered, checked_range
+from dpppl.runs.private_score import ModelScore, checked_range
 from dpppl.types import BySite, Function, Tree
 from dpppl.validation import checked
 
@@ -55,7 +55,7 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
             "..., bounds)."
         )
 
-    def difference(row_number: Any, samples: Tree, *args: Tree, **kwargs: Tree) -> jax.Array:
+    def difference(row_number: Any, batch: Tree, /, samples: Tree, *args: Tree, **kwargs: Tree) -> jax.Array:
         count = len(jax.tree.leaves(samples)[0])
         few = jax.tree.map(lambda x: x[:: -(-count // _MOST_DRAWS)], samples)
         numbers = jnp.arange(len(jax.tree.leaves(few)[0]))
@@ -66,12 +66,12 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
             value = lambda responses: jnp.clip(  # noqa: E731
                 jnp.asarray(statistic(draw, responses, *args, **kwargs), float).reshape(()), low, high
             )
-            observed, replicated = _responses(model, draw, key, args, kwargs)
+            observed, replicated = _responses(model, draw, key, *_of_model(batch, 1, kwargs))
             return value(observed) - value(replicated)
 
         return jnp.mean(jax.lax.map(of_draw, (numbers, few)))
 
-    return Numbered(difference)
+    return ModelScore(difference)
 
 
 def _responses(model: Function, draw: Tree, key: jax.Array, args: Tree, kwargs: Tree) -> tuple[Tree, Tree]:
@@ -94,7 +94,6 @@ def _responses(model: Function, draw: Tree, key: jax.Array, args: Tree, kwargs: 
         draws[name], censored[name] = censoring.draw(site, site_key), dict(site)
         return censoring.provisional(site, draws).value
 
-    args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
     latents = handlers.substitute(handlers.seed(model, key), data=draw)
     handlers.trace(handlers.substitute(latents, substitute_fn=redraw)).get_trace(*args, **kwargs)
     found = draws | {name: censoring.observed(site, draws).value for name, site in censored.items()}
@@ -125,11 +124,18 @@ def elpd_difference(first: Function, second: Function) -> Function:
     True
     """
 
-    def difference(of_first: BySite, of_second: BySite, *args: object, **kwargs: object) -> Tree:
-        args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
-        return _log_density(first, of_first, args, kwargs) - _log_density(second, of_second, args, kwargs)
+    def difference(
+        _: Any, batch: Tree, /, of_first: BySite, of_second: BySite, *args: object, **kwargs: object
+    ) -> Tree:
+        given = _of_model(batch, 2, kwargs)
+        return _log_density(first, of_first, *given) - _log_density(second, of_second, *given)
 
-    return difference
+    return ModelScore(difference)
+
+
+def _of_model(batch: Tree, num_samples: int, kwargs: Tree) -> tuple[Tree, Tree]:
+    """The model's own arguments of a batch, after `num_samples` of posteriors; `kwargs` are its own keywords."""
+    return batch[0][num_samples:], {name: batch[1][name] for name in kwargs}
 
 
 def _log_density(model: Function, samples: BySite, args: Tree, kwargs: Tree) -> jax.Array:
