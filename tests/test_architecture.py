@@ -166,7 +166,7 @@ ROOMS = {
     "model": ("model", 4_430, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_249, 1_700),
-    "session": ("runs processes", 2_548, 1_500),
+    "session": ("runs processes", 2_552, 1_500),
     "likelihood": ("likelihood", 413, 400),
     "frame": ("frame", 415, 404),
     "findings": ("findings", 448, 430),
