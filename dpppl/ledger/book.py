@@ -81,7 +81,7 @@ def _stat(pid: int) -> tuple[str, str]:
 @functools.cache
 def _boot() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -1,6 +1,8 @@
 """Synthetic tables: what a schema encodes, rules that combine analyses, tables from the command line."""
 
+import io
 import json
+import sys
 
 import jax
 import numpy as np
@@ -120,6 +122,8 @@ def test_a_wrong_schema_is_refused(tmp_path):
         Schema.from_json(tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match="path of a schema file, got a dict"):
         Schema.from_json({"columns": []})
+    path.write_bytes('\ufeff{"columns": [{"name": "größe", "range": [0, 1]}]}'.encode())  # as some editors write it
+    assert Schema.from_json(path).columns[0].name == "größe"
 
 
 PAIR = Schema((Category("a", (0, 1)), Category("b", (0, 1))))
@@ -141,6 +145,10 @@ def test_a_fit_that_cannot_be_made_is_not_charged(name, tmp_path):
         synthetic.fit_cells(
             dpppl.secret_key(), model, PAIR, table or {"a": [0, 1], "b": [0, 1]}, noise_multiplier=1.0, ledger=ledger
         )
+    with pytest.raises(ConfigurationError, match="num_samples=7 is too few for R-hat: give 8 or more"):
+        synthetic.fit_cells(
+            dpppl.secret_key(), model, PAIR, table or {}, noise_multiplier=1.0, ledger=ledger, num_samples=7
+        )
     assert ledger.spent == 0.0
 
 
@@ -151,6 +159,7 @@ def test_a_fit_that_cannot_be_made_is_not_charged(name, tmp_path):
         (PAIR, DRAWS | {"b given the columns before": np.zeros((5, 3, 1))}, r"elements of shape \(3, 1\) .*, \(2, 1\)"),
         (PAIR, {site: draws.ravel() for site, draws in DRAWS.items()}, r"elements of shape \(\)"),
         (PAIR, {}, "samples are arrays"),
+        (PAIR, {site: draws[:1] for site, draws in DRAWS.items()}, "2 tables .* give num_samples=8 or more"),
     ],
 )
 def test_samples_of_another_model_are_refused(schema, samples, words):
@@ -322,7 +331,8 @@ def test_covariates_of_a_schema_are_the_same_whatever_the_rows_hold():
     ("name", "value", "named"),
     [
         ("--rows", "-5", "--rows"), ("--rows", "0", "--rows"), ("--datasets", "0", "--datasets"),
-        ("--datasets", "-1", "--datasets"), ("--out", "t.csv/sub", "t.csv"),
+        ("--datasets", "-1", "--datasets"), ("--out", "t.csv/sub", "t.csv"), ("--out", "/proc/tables", "/proc"),
+        ("--epsilon", "-1", "epsilon"),
     ],
 )  # fmt: skip
 def test_the_command_refuses_what_it_cannot_write_before_it_charges(name, value, named, tmp_path, capsys, monkeypatch):
@@ -342,7 +352,12 @@ def test_the_command_refuses_what_it_cannot_write_before_it_charges(name, value,
         "ledger",
     ]
     assert main([*command, "--out", "tables", name, value]) == 1
-    assert named in capsys.readouterr().err and not (tmp_path / "ledger").exists()
+    assert (
+        named in capsys.readouterr().err and not (tmp_path / "ledger").exists() and not (tmp_path / "tables").exists()
+    )
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert main([*command, "--out", "tables"]) == 1 and "dpppl[synthetic]" in capsys.readouterr().err
+    assert not (tmp_path / "ledger").exists()
 
 
 @pytest.mark.slow
@@ -353,6 +368,7 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
 
     if method == "NoiseAware":
         monkeypatch.setattr("dpppl.contrib.cli.tables.MOST_CELLS", 3)
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "ascii")  # the locale's
     rng = np.random.default_rng(0)
     group, noise = rng.random(3_000) < 0.4, rng.random(3_000)
     answer = noise < 1 / (1 + np.exp(-(-0.5 + 1.5 * group)))
@@ -363,7 +379,7 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     (tmp_path / "schema.json").write_text(json.dumps({"columns": columns}))
     out = tmp_path / "tables"
     command = ["synthesize", str(tmp_path / "t.csv"), "--schema", str(tmp_path / "schema.json"), "--epsilon", "4",
-               "--delta", "1e-5", "--out", str(out), "--datasets", "30", "--rows", "9000"]  # fmt: skip
+               "--delta", "1e-5", "--licence", "© 2026", "--out", str(out), "--datasets", "30", "--rows", "9000"]  # fmt: skip
     assert main(command) == 0
     assert "30 tables of 9,000 rows" in capsys.readouterr().out
     files = sorted(out.glob("synthetic_*.csv"))
@@ -378,3 +394,15 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     assert 0.5 < low < 1.5 < high
     assert main(command) == 1 and "exists" in capsys.readouterr().err
     assert main([*command[:-6], "--datasets", "3", "--out", str(tmp_path / "new"), "--ledger", str(tmp_path)]) == 1
+
+
+@pytest.mark.slow
+def test_tables_that_the_verdict_refuses_are_written_by_the_advised_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a\n" + "0\n1\n?\n?\n?\n" * 50)
+    (tmp_path / "schema.json").write_text(json.dumps({"columns": [{"name": "a", "categories": [0, 1]}]}))
+    command = "synthesize t.csv --schema schema.json --epsilon 4 --delta 1e-5 --datasets 2 --out".split()
+    assert main([*command, "refused"]) == 1
+    assert "--allow-unconverged and another --out write tables" in capsys.readouterr().err
+    assert {file.name for file in (tmp_path / "refused").iterdir()} == {"report.json", "report.html"}
+    assert main([*command, "new", "--allow-unconverged"]) == 0 and (tmp_path / "new" / "synthetic_1.csv").exists()

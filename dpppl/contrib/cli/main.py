@@ -221,7 +221,7 @@ def _document(file: Path) -> dict[str, Any]:
     """A report that was written as JSON."""
     cure = f"write one with pathlib.Path({str(file)!r}).write_text(mcmc.privacy_report().to_json())."
     try:
-        document: dict[str, Any] = json.loads(file.read_text())
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}; give the path of a report, or {cure}") from None
     except ValueError:

@@ -1,6 +1,7 @@
 """The command `dpppl synthesize`: synthetic tables from a CSV file and its public schema."""
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,24 +55,32 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _synthesize(options: argparse.Namespace) -> Answer:
-    from dpppl.contrib.pages import to_html  # fails before anything is charged
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        raise ConfigurationError('tables need pandas: pip install "dpppl[synthetic]".') from None
+    from dpppl.contrib.pages import to_html  # fails before anything is charged, as pandas does
 
     schema = Schema.from_json(options.schema)
     if options.out.exists():
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
     for name, value in (("--datasets", options.datasets), ("--rows", 1 if options.rows is None else options.rows)):
         positive_integer(value, name=name)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     (table, count), model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
-    samples, report, verdict = _fitted(options, model, schema, table)
     rows = options.rows or count
-    options.out.mkdir()
-    (options.out / "report.json").write_text(report.to_json())
-    (options.out / "report.html").write_text(to_html(report))
+    options.out.mkdir(parents=True)
+    try:
+        samples, report, verdict = _fitted(options, model, schema, table)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            options.out.rmdir()  # the same command may run again
+        raise
+    (options.out / "report.json").write_text(report.to_json(), encoding="utf-8")
+    (options.out / "report.html").write_text(to_html(report), encoding="utf-8")
     if verdict.refusals and not options.allow_unconverged:
         raise ConfigurationError(
             f"the budget is spent, and the tables should not be used: {verdict.refusals[0]} The report is in {options.out}; "
-            "--allow-unconverged writes tables all the same, at a new cost."
+            "--allow-unconverged and another --out write tables all the same, at a new cost."
         )
     tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
@@ -80,7 +89,7 @@ def _synthesize(options: argparse.Namespace) -> Answer:
         count=options.datasets, rows=rows, cost=report.headline, verdict=verdict.line(), conditions=RULES["fully_synthetic"],
         order=", ".join(column.name for column in schema.columns), licence=options.licence,
         interactions=", with products of pairs" if options.interactions else "",
-    ))  # fmt: skip
+    ), encoding="utf-8")  # fmt: skip
     document = {"folder": str(options.out), "tables": len(tables), "rows": rows, "verdict": verdict.line()}
     return document | {"epsilon": report.epsilon, "delta": report.delta}, (
         f"{len(tables)} tables of {rows:,} rows in {options.out}, epsilon {report.epsilon:.4g} at delta {report.delta:g}\n"

@@ -31,7 +31,7 @@ from dpppl.validation import checked, positive_integer
 
 Array = np.ndarray
 
-MOST_CELLS = 10_000
+MOST_CELLS, FEWEST_SAMPLES = 10_000, 8
 _WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
 
 
@@ -144,7 +144,7 @@ def fit_cells(
     - **table** - a data frame, or columns by name: the private rows. A row with an unknown entry counts as incomplete.
     - **target_epsilon**, **target_delta** - the noise is the least that meets them.
     - **noise_multiplier** - instead, the noise's standard deviation.
-    - **num_samples** - posterior samples.
+    - **num_samples** - posterior samples, 8 or more.
     - **ledger** - a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
 
     Guarantee: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out). Samples are post-processing.
@@ -170,6 +170,8 @@ def fit_cells(
         )
     if (noise_multiplier is None) == (target_epsilon is None):
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
+    if positive_integer(num_samples, name="num_samples") < FEWEST_SAMPLES:
+        raise ConfigurationError(f"num_samples={num_samples} is too few for R-hat: give {FEWEST_SAMPLES} or more.")
     columns, offset = schema.encoded(table)
     shape = [column.size for column in schema.columns if not isinstance(column, Number)]
     number = np.ravel_multi_index([columns[column.name] for column in schema.columns], shape)
@@ -183,7 +185,7 @@ def fit_cells(
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
     charge, origin = query_charge(query, budget, noise_multiplier), KeyOrigin.of(key)
     own, noise = keys.threefry(keys.stream(key, "posterior")), float(charge.noise_multipliers[0])
-    sampler = _sampler(model, tuple(columns), tuple(shape), positive_integer(num_samples, name="num_samples"))
+    sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
     with TRACING, failing_explained(f"the schema's columns {', '.join(columns)}"), explained():
         jax.eval_shape(sampler, own, np.zeros(cells, np.float32), np.float32(noise), np.float32(noise))
     counts = noisy_query(query, charge, key, budget)

@@ -7,6 +7,7 @@ import numpy as np
 from numpyro import handlers
 from numpyro.infer import Predictive
 
+from dpppl.contrib.synthetic.cells import FEWEST_SAMPLES
 from dpppl.contrib.synthetic.schema import Schema
 from dpppl.contrib.synthetic.table import check_columns
 from dpppl.contrib.uncertainty.decomposition import check_samples
@@ -50,8 +51,8 @@ def datasets(
     draws = min(np.shape(value)[0] for value in samples.values())
     if draws < num_datasets:
         raise ConfigurationError(
-            f"{num_datasets} tables need as many posterior draws, and samples hold {draws}: give num_samples={num_datasets} or "
-            "more to the run, or ask for fewer tables."
+            f"{num_datasets} tables need as many posterior draws, and samples hold {draws}: give "
+            f"num_samples={max(FEWEST_SAMPLES, num_datasets)} or more to the run, or ask for fewer tables."
         )
     chosen_key, draw_key = jax.random.split(keys.threefry(rng_key))
     chosen = np.asarray(jax.random.choice(chosen_key, draws, (num_datasets,), replace=False))

@@ -230,7 +230,7 @@ class Schema:
             raise ConfigurationError(f"path must be the path of a schema file, got {a(type(path).__name__)}.")
         columns: list[Column] = []
         try:
-            for entry in json.loads(Path(path).read_text())["columns"]:
+            for entry in json.loads(Path(path).read_text(encoding="utf-8-sig"))["columns"]:
                 columns.append(_column(entry))
         except OSError:
             raise ConfigurationError(f"{path} cannot be read; write a schema as JSON there.") from None
