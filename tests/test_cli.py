@@ -117,6 +117,12 @@ def test_reports_are_the_same_from_their_json(capsys, folder):
             "calibrate --advantage 0.1 --delta 1e-5 --noise-multiplier 2",
             "ConfigurationError: --advantage finds the noise",
         ),
+        (
+            "epsilon --noise-multiplier 4 --steps 9 --delta 1e-5 --batch-size 5 --num-data 50 --rate 0.1",
+            "ConfigurationError: --rate is for Poisson batches",
+        ),
+        ("report run.json --about purpose=none", "ConfigurationError: --about is for --html and --json"),
+        ("report run.json --about purpose", "ConfigurationError: --about purpose is not NAME=TEXT"),
         ("calibrate --epsilon 1 --delta 1e-5", "ConfigurationError: give --steps to find the noise"),
         ("report survey.ledger", "ConfigurationError: survey.ledger is not a report"),
         ("report none.json", "ConfigurationError: none.json: No such file or directory; give the path of a report"),
@@ -161,6 +167,10 @@ def test_runs_are_compared_in_order_and_against_the_ledger(capsys, folder):
             "--ledger is for --compare",
         ),
         (["plan", "--compare", "noise=1"], "needs --delta"),
+        *(
+            (["plan", "--compare", "noise=9,steps=9", "--delta", "1e-5", *more], f"{more[0]} is not for --compare")
+            for more in (["--rate", "1"], ["--epsilon", "1"], ["--num-data", "9"], ["--picture", "x"], ["--factors"])
+        ),
         (["plan", "--compare", "noise=1", "--delta", "1e-5"], "noise=..., steps=..."),
         (["plan", "--compare", "noise=one,steps=3", "--delta", "1e-5"], "noise is a number"),
     ],
@@ -225,6 +235,8 @@ def test_a_noise_aware_run_is_audited_with_rows_from_a_file(folder, capsys):
     ("line", "words"),
     [
         (f"{NOISE_AWARE} --steps 3", "not with noise-aware"),
+        (f"{NOISE_AWARE} --rate 0.1", "--rate is for dpsgld and svi"),
+        (f"{NOISE_AWARE} --clipping-norm 2", "--clipping-norm is for dpsgld and svi"),
         (NOISE_AWARE, "is no .npz file"),
         (NOISE_AWARE.replace("rows", "none"), "No such file"),
     ],

@@ -101,6 +101,8 @@ WRONG_COLUMNS = {  # what the file gives of a column: what the refusal names
     '"name": "a", "range": [0, 9], "log": "no"': "log must be True or False, got a str",
     '"name": "a", "range": [0, 9], "decimals": 1.7': "decimals must be a whole number, got a float",
     '"name": "a", "edges": [0, 1, 2], "decimals": true': "decimals must be a whole number, got a bool",
+    '"name": "a", "range": [0, 9.5], "decimals": 0': "has the end 9.5: give more decimals",
+    '"name": "a", "edges": [0, 0.125, 2]': "has the end 0.125: give more decimals",
     '"name": "a", "edges": [1, 0, 2]': "in increasing order",
     '"name": "a", "edges": ["0", "1", "2"]': "in increasing order",
     '"name": "a", "edges": "012"': "in increasing order",

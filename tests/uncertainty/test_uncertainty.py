@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from sklearn.calibration import calibration_curve
 
@@ -67,6 +69,17 @@ error = uncertainty.expected_calibration_error
 def test_wrong_arguments_are_named(call, words):
     with pytest.raises(ConfigurationError, match=words):
         call()
+
+
+def test_survival_curves_have_a_row_for_each_row():
+    def model(x, time=None):
+        rate = numpyro.sample("rate", dist.LogNormal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("time", dist.Exponential(rate), obs=time)
+
+    curve = uncertainty.survival_curve(model, {"rate": np.array([0.5, 0.5])}, [0.0, 2.0], np.zeros(3))
+    np.testing.assert_allclose(curve.mean, [[1.0, np.exp(-1.0)]] * 3, rtol=1e-6)
+    assert curve.lower.shape == curve.upper.shape == (3, 2)
 
 
 def test_discoveries_hold_the_share_of_false_ones():

@@ -18,12 +18,11 @@ from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.relations import RELATIONS
 from dpppl.contrib.cli import models, tables
+from dpppl.contrib.cli.models import Answer
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.report import render, risk
-
-Answer = tuple[dict[str, object], str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, function: Callable[[argparse.Namespace], Answer], words: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=words, description=words)
         added.add_argument("--json", action="store_true", help="print JSON")
-        added.set_defaults(command=function)
+        added.set_defaults(command=function, parser=added)
         return added
 
     for name, function, words in (
@@ -86,9 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--row-curvature", type=float, default=0.2, help="of a row's log likelihood; .2 unless given")
     added.add_argument("--prior-sd", type=float, default=1.0)
     added.add_argument("--clipping-norm", type=float)
-    added.add_argument(
-        "--rate", type=float, action="append", help="repeatable; 1, .1 and .01 are considered unless given"
-    )
+    added.add_argument("--rate", type=float, action="append", help="repeatable; 1, .1 and .01 unless given")
     added.add_argument("--steps", type=int, action="append", help="to consider; repeatable; 400 and 2000 unless given")
     added.add_argument("--factors", action="store_true", help="the model has factors: no responses can be simulated")
     added.add_argument("--rows-per-second", type=float, default=1e6, help="gradients of rows that the machine computes")
@@ -113,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _event(options: argparse.Namespace, noise_multiplier: float, steps: int) -> GaussianEvent:
+    models.refuse(options, ["rate"] * (options.batch_size is not None), "is for Poisson batches, not for --batch-size")
     return GaussianEvent(
         noise_multipliers=((noise_multiplier, steps),), sampling_rate=options.rate, discrete=options.discrete,
         neighboring_relation=options.relation, batch_size=options.batch_size, num_data=options.num_data,
@@ -158,8 +156,7 @@ def _calibrate(options: argparse.Namespace) -> Answer:
 def _plan(options: argparse.Namespace) -> Answer:
     if options.compare is not None:
         return _compare(options)
-    if options.ledger is not None:
-        raise ConfigurationError("--ledger is for --compare.")
+    models.refuse(options, ["ledger"], "is for --compare")
     if options.num_data is None or options.delta is None:
         raise ConfigurationError("plan needs --num-data and --delta, with --epsilon or --advantage; or --compare.")
     tried = {"rates": options.rate, "num_steps": options.steps}
@@ -178,6 +175,8 @@ def _plan(options: argparse.Namespace) -> Answer:
 
 def _compare(options: argparse.Namespace) -> Answer:
     """The cost of several planned runs."""
+    others = sorted({*vars(options)} - {"compare", "delta", "ledger", "json", "command", "parser"})
+    models.refuse(options, others, "is not for --compare, whose runs are noise=..., steps=... and perhaps rate=...")
     ledger = None if options.ledger is None else PrivacyLedger.open(options.ledger)
     delta = ledger.delta if options.delta is None and ledger is not None else options.delta
     if delta is None:
@@ -247,6 +246,8 @@ def _completion(options: argparse.Namespace) -> Answer:
 
 def _report(options: argparse.Namespace) -> Answer:
     document = _document(options.file)
+    if unnamed := [item for item in options.about if "=" not in item]:
+        raise ConfigurationError(f'--about {unnamed[0]} is not NAME=TEXT: write --about {unnamed[0]}="...".')
     given = dict(item.partition("=")[::2] for item in options.about)
     document["about"] |= {name: words for name, words in render.about_of(given).items() if words is not None}
     if options.html is not None:
@@ -254,6 +255,7 @@ def _report(options: argparse.Namespace) -> Answer:
 
         options.html.write_text(pages.page(document), encoding="utf-8")
         return document, f"wrote {options.html}"
+    models.refuse(options, ["about"] * (not options.json), "is for --html and --json")
     names = ("warnings", "assumptions", "not_covered")
     sections = [(name.capitalize().replace("_", " "), document[name]) for name in names]
     return document, render.text(document["headline"], document["rows"], [each for each in sections if each[1]])

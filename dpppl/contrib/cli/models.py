@@ -5,7 +5,7 @@ import ast
 import re
 import runpy
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,7 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     attacks = "attack a method on a model with made-up rows or rows of one's own: a lower bound on epsilon"
     for name, function, words in (("verify", _verify, proves), ("audit", _audit, attacks)):
         added = command(name, function, words)
-        added.add_argument(
-            "model", metavar="FILE:FUNCTION", help="a Python file, which is run, and the NumPyro model in it"
-        )
+        added.add_argument("model", metavar="FILE:FUNCTION", help="a Python file, which is run, and the model in it")
         added.add_argument(
             "--argument", action="append", default=[], metavar="NAME=VALUE",
             help='an argument of the model: an array by its type, x="float32[100, 3]", or a Python literal',
@@ -52,11 +50,15 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
             added.add_argument("--attack", choices=("white_box", "black_box", "one_run"), default="white_box")
             added.add_argument("--canaries", choices=("gradient", "row"), default="gradient")
             added.add_argument("--trials", type=int, default=20_000)
-            added.add_argument(
-                "--data", type=Path, metavar="FILE", help="arguments of the model, an .npz file with arrays by name"
-            )
+            added.add_argument("--data", type=Path, metavar="FILE", help="the model's arguments, an .npz file")
             added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
             added.add_argument("--picture", type=Path, metavar="FILE", help="draw it, with matplotlib")
+
+
+def refuse(options: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Raise ConfigurationError for an option that was given, and that the command would ignore."""
+    if given := [name for name in names if getattr(options, name) != options.parser.get_default(name)]:
+        raise ConfigurationError(f"--{given[0].replace('_', '-')} {why}.")
 
 
 def _kernel(options: argparse.Namespace, noise_multiplier: float) -> tuple[DPSGLD, dict[str, Any]]:
@@ -103,6 +105,7 @@ def _verify(options: argparse.Namespace) -> Answer:
 def _audit(options: argparse.Namespace) -> Answer:
     if (options.steps is None) != (options.method == "noise-aware"):
         raise ConfigurationError("give --steps with dpsgld and svi, and not with noise-aware, which plans its own.")
+    refuse(options, ["rate", "clipping_norm"] * (options.method == "noise-aware"), "is for dpsgld and svi")
     kernel, arguments = _kernel(options, options.noise_multiplier)
     audited: Any = kernel
     if options.method == "svi":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dpppl.contrib.cli.models import Answer
 from dpppl.contrib.synthetic import RULES, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
 from dpppl.data.entries import text_rows
@@ -14,8 +15,6 @@ from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
 from dpppl.report.report import PrivacyReport
 from dpppl.validation import positive_integer
-
-Answer = tuple[dict[str, object], str]
 
 _README = """Synthetic tables
 ================

@@ -46,8 +46,7 @@ def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) ->
 
 @checked
 def private_beside_prior(
-    posterior: BySite, prior: BySite, *, reference: BySite | None = None,
-    level: float = 0.9, axes: "Axes | None" = None,
+    posterior: BySite, prior: BySite, *, reference: BySite | None = None, level: float = 0.9, axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Medians and central intervals of each latent, private posterior below prior: where both are alike nothing was learned.
 

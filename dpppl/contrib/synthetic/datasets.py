@@ -64,8 +64,6 @@ def datasets(
     drawn = Predictive(model, posterior, return_sites=names)(draw_key, num_rows=num_rows)
     random = np.random.default_rng(np.asarray(jax.random.key_data(chosen_key)))
     return [
-        pd.DataFrame(
-            {column.name: column.decoded(np.asarray(drawn[column.name][i]), random) for column in schema.columns}
-        )
+        pd.DataFrame({column.name: column.decoded(np.asarray(drawn[column.name][i]), random) for column in schema.columns})
         for i in range(num_datasets)
-    ]
+    ]  # fmt: skip

@@ -90,7 +90,7 @@ class Number:
 
     - **name** - the column's name.
     - **low**, **high** - the range; an entry outside is moved to the nearest end.
-    - **decimals** - digits after the point that synthetic values keep; 0 gives whole numbers.
+    - **decimals** - digits after the point that synthetic values keep, and both ends have; 0 gives whole numbers.
     - **log** - whether to model log(1 + value - low), for skewed columns.
     """
 
@@ -103,6 +103,7 @@ class Number:
     def __post_init__(self) -> None:
         if not (_is_number(self.low) and _is_number(self.high) and self.low < self.high):
             raise ConfigurationError(f"column '{self.name}' needs a finite range of two numbers, low below high.")
+        _check_ends(self.name, (self.low, self.high), self.decimals)
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Values moved to [-1, 1], (N,) float32, and whether each entry is a number, (N,) bool."""
@@ -138,7 +139,7 @@ class Intervals:
     - **name** - the column's name.
     - **edges** - ends of the intervals, increasing, at least three. An interval holds its lower end, and the last one both. An
       entry outside is moved to the nearest end. Give frequent values, such as 40 hours a week, an interval of their own.
-    - **decimals** - digits after the point that synthetic values keep; 0 gives whole numbers.
+    - **decimals** - digits after the point that synthetic values keep, and all edges have; 0 gives whole numbers.
 
     >>> hours = Intervals("hours", (1, 40, 41, 99), decimals=0)
     >>> codes, known = hours.encoded([38, 40, 60, 99, "?"])
@@ -156,6 +157,7 @@ class Intervals:
         object.__setattr__(self, "edges", edges)
         if len(edges) < 3 or not (np.isfinite(edges).all() and np.all(np.diff(edges) > 0.0)):
             raise ConfigurationError(f"column '{self.name}' needs three or more finite edges, in increasing order.")
+        _check_ends(self.name, edges, self.decimals)
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Numbers of intervals (N,) int32, and whether each entry is a number, (N,) bool."""
@@ -325,6 +327,13 @@ def _column(entry: Mapping[str, Any]) -> Column:
 
 def _is_number(value: Any) -> bool:
     return not isinstance(value, str | bytes) and bool(np.isfinite(number(value)))
+
+
+def _check_ends(name: str, ends: Sequence[float], decimals: int) -> None:
+    """Raise ConfigurationError for an end that rounded values cannot have: they would lie outside of it."""
+    for end in ends:
+        if abs(np.round(end, decimals) - end) > 1e-9 * max(1.0, abs(end)):
+            raise ConfigurationError(f"column '{name}' has the end {end:g}: give more decimals, or round it.")
 
 
 def _numbers(name: str, column: Foreign, otherwise: float) -> tuple[Array, Array]:

@@ -33,7 +33,6 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
     >>> drawn["sex"].shape, drawn["age"].shape
     ((2, 5), (2, 5))
     """
-
     scale = positive(scale, name="scale")
 
     def model(columns: Any = None, offset: Any = None, num_rows: int | None = None) -> None:

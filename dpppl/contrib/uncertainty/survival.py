@@ -72,7 +72,8 @@ def survival_curve(
         fn = unwrapped(trace[site]["fn"])
         fn = fn.base_dist if is_censored(fn) else fn
         try:
-            return 1.0 - fn.cdf(jnp.asarray(at, jnp.result_type(float))[:, None])
+            of_law = 1.0 - fn.cdf(jnp.asarray(at, jnp.result_type(float))[:, None])  # (T, 1) of a law that rows share
+            return jnp.broadcast_to(of_law, (len(at), jnp.size(trace[site]["value"])))
         except NotImplementedError:
             raise ConfigurationError(
                 f"the {type(fn).__name__} of site '{site}' has no cdf; use a distribution that has one."
