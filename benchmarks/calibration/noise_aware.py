@@ -129,8 +129,8 @@ class Bench:
         ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn)
         mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
-        std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
-        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
+        names = self.coordinates.names()
+        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, self.prior, names, self.num_rows)
         return stages[-1], mixture, verdict
 
     def draws(self, mixture, seed):

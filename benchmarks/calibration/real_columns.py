@@ -158,8 +158,8 @@ class Bench:
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
         drawn = mixture.draw(np.random.default_rng(seed), 2_000)
         seconds = time.perf_counter() - start
-        std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
-        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, std, self.prior, names, len(x))
+        names = self.coordinates.names()
+        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, self.prior, names, len(x))
         basis = mixture.surrogate.basis
         exact = stages[-1].surrogate._replace(curvature=self.true_curvature(stages[-1]))
         mean, spread = moments(*exact.posteriors(mixture.prior))

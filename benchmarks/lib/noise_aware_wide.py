@@ -77,9 +77,9 @@ class Bench:
         ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
-        found, std = mixture.moments(), plan.noise_multipliers(1.0 / mu)[-1]
+        found = mixture.moments()
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(stages, found, scalars, std, self.prior, names, self.num_rows)
+        verdict = Verdict.from_releases(stages, found, scalars, self.prior, names, self.num_rows)
         seconds = time.perf_counter() - start
         design = np.column_stack([np.ones(self.num_rows), x]).astype(np.float64)
         p = 1.0 / (1.0 + np.exp(-design @ truth))
