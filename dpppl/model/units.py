@@ -208,11 +208,11 @@ def grouped(
         raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row{cure}.")
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
-    values = [*args, *(rest[name] for name in sorted(rest)), kwargs[ids]]
-    check_indices([*arguments.names, ids], values, lambda value: isinstance(value, Public))
     found, public = arguments.arrays(model, args, rest)
     rows = arrays_of(in_memory(of_one_process(found, "grouping rows by id"), f"a unit of privacy that is a {ids}"))
     codes = _codes(ids, kwargs[ids])
+    values = [*args, *(rest[name] for name in sorted(rest)), kwargs[ids]]
+    check_indices([*arguments.names, ids], values, lambda value: isinstance(value, Public))
     for label, x in rows.items():
         if len(x) != len(codes):
             raise ConfigurationError(

@@ -165,7 +165,7 @@ def svi_spent(
     objective, trajectory = svi.objective(), result.trajectory
     if objective.reads_rows:
         raise ConfigurationError("svi_spent needs a model and guide whose latents all rows share.")
-    rows, public = objective.arrays(args, kwargs)
+    rows, public = objective.split.arrays(args, kwargs)
     kept = jax.tree.leaves(trajectory)[0].shape[0]
     thinning = -(-charge.num_steps // kept)
 
