@@ -10,7 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked_type, fraction, positive_integer
+from dpppl.validation import checked_type, fraction, plain
 
 
 @checked_type
@@ -39,10 +39,13 @@ class WithoutReplacement(Subsampling):
     neighboring_relation: str = "replace_one"
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "num_data"):
-            object.__setattr__(self, name, positive_integer(getattr(self, name), name=name))
-        if self.batch_size > self.num_data:
-            raise ConfigurationError("WithoutReplacement(batch_size, num_data) needs batch_size <= num_data.")
+        sizes = [plain(self.batch_size), plain(self.num_data)]
+        if not all(type(size) is int for size in sizes) or not 0 < sizes[0] <= sizes[1]:
+            raise ConfigurationError(
+                "WithoutReplacement(batch_size, num_data) needs 0 < batch_size <= num_data, integers."
+            )
+        for name, size in zip(("batch_size", "num_data"), sizes):
+            object.__setattr__(self, name, size)
         if not fraction(self.failure_probability, name="failure_probability") < 1e-3:
             raise ConfigurationError("failure_probability must lie in (0, 1e-3).")
         if self.neighboring_relation != "replace_one":
