@@ -59,7 +59,7 @@ def mixture(num_rows=4_000):
     return model, (y.astype(np.float32),)
 
 
-def missing(num_rows=4_000):
+def missing(num_rows=1_000):
     def model(x, known, y):
         mean, sd = numpyro.sample("mean", dist.Normal(0.0, 1.0)), numpyro.sample("sd", dist.LogNormal(0.0, 0.5))
         a, b = numpyro.sample("a", dist.Normal(0.0, 1.0)), numpyro.sample("b", dist.Normal(0.0, 1.0))
