@@ -1,10 +1,11 @@
 """NoiseAware's processor seconds in units of NUTS's, for models that the grid of `families.py` leaves out.
 
 One law of all rows with 12 and 40 categories; a random walk over 30 weeks behind a deterministic site, of counts and of zeros and ones; a
-mixture of two normal laws; a covariate whose values are missing more often where the response is 1. A line is one process with empty
-caches: the default call at epsilon 1, NUTS with 500 + 1,000 steps, and a second run of each.
+mixture of two normal laws; a covariate whose values are missing more often where the response is 1; a synthetic table of three columns, one
+an age with a uniform law. A line is one process with empty caches: the default call at epsilon 1, NUTS with 500 + 1,000 steps, and a second
+run of each.
 
-python benchmarks/speed/laws.py [--models walk mixture]
+python benchmarks/speed/laws.py [--models "walk, Poisson" mixture]
 """
 
 import argparse
@@ -21,6 +22,7 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
 import dpppl
+from dpppl.contrib import synthetic
 
 RNG = np.random.default_rng(0)
 
@@ -73,6 +75,19 @@ def missing(num_rows=1_000):
     return model, (np.where(known, x, 0.0).astype(np.float32), known, y)
 
 
+def table(num_rows=5_000):
+    schema = synthetic.Schema((
+        synthetic.Number("age", 0, 100, decimals=0), synthetic.Category("b", (0, 1)),
+        synthetic.Category("c", ("x", "y", "z")),
+    ))  # fmt: skip
+    rows = {
+        "age": RNG.integers(0, 101, num_rows),
+        "b": RNG.integers(0, 2, num_rows),
+        "c": RNG.choice(["x", "y", "z"], num_rows),
+    }
+    return synthetic.table_model(schema), schema.encoded(rows)
+
+
 MODELS = {
     "Dirichlet(12)": lambda: categories(12),
     "Dirichlet(40)": lambda: categories(40),
@@ -80,6 +95,7 @@ MODELS = {
     "walk, Bernoulli": lambda: walk(lambda level: dist.Bernoulli(logits=level)),
     "mixture": mixture,
     "missing covariate": missing,
+    "table with a uniform age": table,
 }
 
 
