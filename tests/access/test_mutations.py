@@ -289,7 +289,7 @@ MUTATIONS = [
              "self._run.is_open = True", "test_runs:test_what_an_interrupted_run_left_can_be_spent", (_svi, "monkeypatch")),
     Mutation("a copy with an account of its own", "dpppl.runs.budget:Budget.__getstate__", "run.ended()", "_Run(())",
              "test_runs:test_copies_share_an_account_and_pickles_remember_it", (_chain,)),
-    Mutation("the ledger not told", "dpppl.runs.budget:Reservation.charge", "sum(run.begun) > self._known", "False",
+    Mutation("the ledger not told", "dpppl.runs.budget:Reservation.charge", "sum(after.begun) > self._known", "False",
              "test_runs:test_the_first_step_by_update_is_charged_and_so_is_a_query_in_its_ledger", ("tmp_path",)),
     Mutation("steps by hand not charged", "dpppl.svi.by_hand:SVIByHand.update",
              'self.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)', "take()",

@@ -81,7 +81,7 @@ MUTATIONS = [
     # Noise without end
     Mutation("a root where there is none", "dpppl.accounting.curves:gaussian_epsilon", "mu == 0 or _gaussian_log_delta(mu, 0.0) <= target", "mu == 0",
              PRICES, ("full batch", 1, 1e-5)),
-    Mutation("noise that dp_accounting cannot tell from none", "dpppl.accounting.additive:_with_less_noise", "min(sigma, 1e6)", "sigma",
+    Mutation("noise that dp_accounting cannot tell from none", "dpppl.accounting.additive:_with_less_noise", "min(sigma, most)", "sigma",
              PRICES, ("without replacement", 1, 1e-5)),
     Mutation("noise in the denominator of a share", "dpppl.runs.prelude:histogram_charge", "max(cost, 1e-12)", "(cost - 1e-16)",
              f"{ACCOUNTS}runs_with_noise_without_end_have_a_finite_price"),
