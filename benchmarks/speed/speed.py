@@ -2,8 +2,8 @@
 
 Logistic regression, N = 32,561, 109 latents, 181 rows a step on average: `MCMC.run` with DP-SGLD in units of SGLD, and `SVI.run`
 with AutoNormal in units of an Adam step. An MLP 784-256-10 and a CNN, 256 of 60,000 rows: `SVI.run` with AutoDelta in units of an
-Adam step, of the CNN with the same rules for convolutions. Steps without privacy draw uniform indices and noise with threefry. After each chunk of a run the same number of steps
-without privacy is timed; ratios are medians over chunks, of processor time and of time on the clock. `--of` measures another
+Adam step, of the CNN with the same rules for convolutions. Steps without privacy draw uniform indices and noise with threefry. After each
+chunk of a run the same number of steps without privacy is timed; ratios are medians over chunks, of processor time and of time on the clock. `--of` measures another
 checkout in turn with this one.
 
 With `--details` also normal draws in C and by XLA, the step of DP-SGLD in one loop, with JAX's own generator ("threefry") and with `discretise=True`

@@ -175,15 +175,13 @@ def locator(
 
 def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Tree) -> Locator | None:
     """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
-    if sum(latent.size for latent in split.latents.values()) > MOST_LATENTS:
-        if is_asked:
-            raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
-        return None
-    if is_asked:
-        return locator(*arguments)
     try:
+        if sum(latent.size for latent in split.latents.values()) > MOST_LATENTS:
+            raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
         return locator(*arguments)
     except (ConfigurationError, UnsupportedModelError):
+        if is_asked:
+            raise
         return None
 
 

@@ -166,13 +166,12 @@ class Coordinates:
         under it. Raises UnsupportedModelError for improper priors."""
         draws = self.draws(public, key)
         points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
-        slopes = run_once(
-            jax.vmap(jax.grad(self.split.log_prior), (0, None)), jax.tree.map(lambda x: x[:64], draws), public
-        )
-        for site, values in draws.items():  # a density may be left out, too (`handlers.mask(mask=False)`)
-            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0) or np.any(
-                np.all(np.asarray(slopes[site]) == 0.0, axis=0)
-            ):
+        slope, some = jax.vmap(jax.grad(self.split.log_prior), (0, None)), jax.tree.map(lambda x: x[:64], draws)
+        slopes = run_once(slope, some, public)
+        for site, values in draws.items():
+            # A density may be left out, too (`handlers.mask(mask=False)`).
+            stays, is_flat = np.ptp(np.asarray(values), axis=0) == 0.0, np.all(np.asarray(slopes[site]) == 0.0, axis=0)
+            if np.any(stays | is_flat):
                 raise UnsupportedModelError(
                     f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
                 )

@@ -297,17 +297,8 @@ class RowStatistics:
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])
         speaks = jnp.all(jnp.isfinite(found.psi * self.weight(row, found.length, at.curvature_bound)))
         squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
-        return numbers(
-            log_probs,
-            values,
-            weights,
-            squares,
-            flags,
-            speaks,
-            is_outside,
-            self._share(row),
-            responses.size_of(situation[1]),
-        )
+        size = responses.size_of(situation[1])
+        return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row), size)
 
     def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""

@@ -43,7 +43,7 @@ def hoist(program: RowProgram) -> RowProgram:
     return replace(program, before=before, of_row=of_row, holds_row=(False,) * crossing + program.holds_row)
 
 
-def guard_linear_algebra(program: RowProgram) -> RowProgram:
+def guard(program: RowProgram) -> RowProgram:
     """Show LAPACK finite numbers of rows only, and keep rows apart in the incomplete beta function."""
     return replace(program, of_row=on_finite(program.of_row, program.holds_row))
 
@@ -54,7 +54,7 @@ def leave_out_products(program: RowProgram) -> RowProgram:
     return program if ends is None else replace(program, of_row=ends[0].jaxpr, last=ends[1].jaxpr)
 
 
-FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra)
+FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard)
 """For factors of a gradient, all of which are stored (`ghost_sum.stored`)."""
 GRADIENT: tuple[Pass, ...] = (*FACTORS, leave_out_products)  # For a statistic that is clipped as it is
 
