@@ -318,7 +318,7 @@ def test_calls_that_do_not_fit_the_model():
         ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
     ):
         assert (
-            f"the model does not take these arguments (those of the call that are the model's): {cause}; "
+            f"'logistic' does not take the arguments that the call has for it: {cause}; "
             in refused(logistic, *args, **kwargs, kind=ConfigurationError)
         )
 

@@ -23,7 +23,6 @@ from dpppl.validation import a, check_bound, checked_fields
 Arrays = dict[str, Tree]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Model = Function
-_NOT_TAKEN = "the model does not take these arguments (those of the call that are the model's)"
 _MOST_TOLD = 12
 _MOST_NUMBERS = 6  # largest number of arguments that may be single numbers, however few rows there are
 
@@ -233,7 +232,8 @@ def _signature(model: Model) -> inspect.Signature:
 def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[list[str], list[Tree]]:
     """Names and values of the arguments: positional ones in order, keywords by name; array-likes as arrays."""
     signature = _signature(model)
-    check_bound(signature, args, kwargs, _NOT_TAKEN, list(signature.parameters), {})
+    what = f"'{getattr(model, '__name__', 'model')}' does not take the arguments that the call has for it"
+    check_bound(signature, args, kwargs, what, list(signature.parameters), {})
     names = [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
     values = [*args, *(kwargs[name] for name in sorted(kwargs))]
