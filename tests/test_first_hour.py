@@ -317,9 +317,8 @@ def test_calls_that_do_not_fit_the_model():
         ((X, Y, Y), {}, "too many positional arguments"),
         ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
     ):
-        assert (
-            f"'logistic' does not take the arguments that the call has for it: {cause}; "
-            in refused(logistic, *args, **kwargs, kind=ConfigurationError)
+        assert f"'logistic' does not take the arguments that the call has for it: {cause}; " in refused(
+            logistic, *args, **kwargs, kind=ConfigurationError
         )
 
 
