@@ -29,10 +29,10 @@ from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.recipe import run_recipe
-from dpppl.noise_aware.releases import Accesses
 from dpppl.randomness import keys
+from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.releases import Accesses
 from examples import data
 
 

@@ -32,8 +32,8 @@ from benchmarks.calibration import real_columns
 from benchmarks.lib.results import written
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.recipe import run_recipe
+from dpppl.row_statistics.plan import default_plan
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 

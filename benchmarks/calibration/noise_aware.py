@@ -44,12 +44,12 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import posterior, recipe
-from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.matrices import from_vector
-from dpppl.noise_aware.plan import At, default_plan, narrow
-from dpppl.noise_aware.releases import Accesses, prepared
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.matrices import from_vector
+from dpppl.row_statistics.plan import At, default_plan, narrow
+from dpppl.row_statistics.releases import Accesses, prepared
+from dpppl.row_statistics.statistics import RowStatistics
 from models.logistic_regression import gaussian
 
 

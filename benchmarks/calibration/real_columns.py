@@ -40,16 +40,16 @@ from benchmarks.lib.noise_aware_wide import dummies, mu_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.bounds import Bounds
-from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.recipe import run_recipe
-from dpppl.noise_aware.releases import Accesses, prepared
 from dpppl.noise_aware.settings import Verdict
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import moments
 from dpppl.randomness import keys
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.releases import Accesses, prepared
+from dpppl.row_statistics.statistics import RowStatistics
 from examples import data
 
 DESIGNS = (

@@ -11,13 +11,13 @@ from dpppl import accounting
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.bounds import Bounds
-from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import wide_plan
 from dpppl.noise_aware.recipe import run_recipe
-from dpppl.noise_aware.releases import MECHANISM, Accesses, prepared
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.plan import wide_plan
+from dpppl.row_statistics.releases import MECHANISM, Accesses, prepared
+from dpppl.row_statistics.statistics import RowStatistics
 from dpppl.runs.budget import Charge
 from models.logistic_regression import gaussian
 

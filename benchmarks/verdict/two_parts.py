@@ -22,7 +22,8 @@ import numpyro.distributions as dist
 from numpyro.infer import Predictive
 
 import dpppl
-from dpppl.noise_aware import releases, runner
+from dpppl.noise_aware import runner
+from dpppl.row_statistics import releases
 
 NUM_ROWS, DELTA = 4_000, 1e-5
 

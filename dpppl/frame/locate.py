@@ -16,15 +16,15 @@ from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.conclusion import staged
-from dpppl.noise_aware.coordinates import MOST_FULL, Prior
-from dpppl.noise_aware.matrices import positive_part, posterior_covariance, root_of
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.recipe import Stage, unsaturated
-from dpppl.noise_aware.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.shared_law import statistics_of
 from dpppl.randomness import keys
+from dpppl.row_statistics.coordinates import MOST_FULL, Prior
+from dpppl.row_statistics.matrices import positive_part, posterior_covariance, root_of
+from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.releases import MECHANISM, Accesses, Released, prepared
+from dpppl.row_statistics.shared_law import statistics_of
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
 from dpppl.runs.prelude import histogram_charge

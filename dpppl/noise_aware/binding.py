@@ -12,8 +12,8 @@ from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.model.units import responses_of, split_in_units
-from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
+from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpppl.access.norm_histogram import Norms
-from dpppl.noise_aware.matrices import Array, eigh
-from dpppl.noise_aware.plan import Ask, At
+from dpppl.row_statistics.matrices import Array, eigh
+from dpppl.row_statistics.plan import Ask, At
 
 DEAR = 1.1
 """By how much bounds that clip fewer rows may widen a posterior."""

@@ -12,11 +12,11 @@ from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import Ask
 from dpppl.noise_aware.recipe import Outcome, run_recipe
-from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import HIDDEN, Verdict
+from dpppl.row_statistics.plan import Ask
+from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
 from dpppl.types import Tree
 from dpppl.validation import fraction

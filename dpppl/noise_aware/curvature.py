@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.eigen_draws import eigen_draws
-from dpppl.noise_aware.matrices import Array, eigh, from_vector, positive_part
-from dpppl.noise_aware.plan import At
-from dpppl.noise_aware.statistics import scores_share
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.matrices import Array, eigh, from_vector, positive_part
+from dpppl.row_statistics.plan import At
+from dpppl.row_statistics.statistics import scores_share
 from dpppl.types import Tree
 
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.matrices import Array, eigh
+from dpppl.row_statistics.matrices import Array, eigh
 
 _SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
 _APART = 0.02  # the share of them that follows no normal law

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
-from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.matrices import Array, eigh, root_of, times
 from dpppl.noise_aware.surrogate import Surrogate, moments
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.coordinates import Known, Prior
+from dpppl.row_statistics.matrices import Array, eigh, root_of, times
 from dpppl.types import Tree
 
 _CHAINS = 30

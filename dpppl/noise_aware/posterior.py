@@ -14,9 +14,9 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer.hmc import hmc
 
 from dpppl.information_flow.executables import compiled, run_once
-from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
-from dpppl.noise_aware.matrices import Array, root_of
 from dpppl.noise_aware.mixture import CANDIDATES, Linear, Mixture, resampled
+from dpppl.row_statistics.coordinates import MOST_FULL, Coordinates
+from dpppl.row_statistics.matrices import Array, root_of
 from dpppl.types import Tree
 
 _NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
-from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, decline, dispersion
-from dpppl.noise_aware.fit import Directions, Scalars
-from dpppl.noise_aware.matrices import Array, eigh, symmetric_root, times
-from dpppl.noise_aware.plan import STEPS, Ask, At, Plan, Walk
 from dpppl.noise_aware.sides import Sides
 from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.coordinates import Known, Prior
+from dpppl.row_statistics.fit import Directions, Scalars
+from dpppl.row_statistics.matrices import Array, eigh, symmetric_root, times
+from dpppl.row_statistics.plan import STEPS, Ask, At, Plan, Walk
 
 TAIL = 0.7
 """The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""

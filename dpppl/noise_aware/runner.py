@@ -13,14 +13,14 @@ from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.recipe import Outcome
-from dpppl.noise_aware.releases import Accesses, Released, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.shared_law import statistics_of
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import halves, to_inference_data
+from dpppl.row_statistics.releases import Accesses, Released, prepared
+from dpppl.row_statistics.shared_law import statistics_of
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host

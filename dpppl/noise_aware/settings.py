@@ -9,14 +9,14 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
 from dpppl.noise_aware.bounds import Bounds
-from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
-from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.noise_aware.weights import Weights
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
+from dpppl.row_statistics.coordinates import MOST_FULL, Coordinates
+from dpppl.row_statistics.plan import Plan, default_plan, wide_plan
+from dpppl.row_statistics.releases import MECHANISM, Released
+from dpppl.row_statistics.weights import Weights
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Function, Tree

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpppl.findings.counted_rows import STANDS_OUT
-from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.matrices import Array, times
-from dpppl.noise_aware.plan import NUM_AXES, Ask, At
 from dpppl.noise_aware.surrogate import Surrogate
+from dpppl.row_statistics.coordinates import Known, Prior
+from dpppl.row_statistics.matrices import Array, times
+from dpppl.row_statistics.plan import NUM_AXES, Ask, At
 
 APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""

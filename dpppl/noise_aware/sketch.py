@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.basis import COLUMNS, RANK, Basis
-from dpppl.noise_aware.matrices import Array, eigh, times
+from dpppl.row_statistics.basis import COLUMNS, RANK, Basis
+from dpppl.row_statistics.matrices import Array, eigh, times
 
 _STANDS_OUT = 1.1
 _MULTIPLES = np.exp(np.linspace(np.log(0.25), np.log(1e6), 60))

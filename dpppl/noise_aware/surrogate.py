@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
 from dpppl.noise_aware.curvature import Curvature
-from dpppl.noise_aware.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
-from dpppl.noise_aware.plan import STEPS
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
+from dpppl.row_statistics.plan import STEPS
 
 _FEW, _PASSES = 20, 8
 _FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding

@@ -11,13 +11,13 @@ from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
-from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.fit import SURE, Fit, Scalars, certain
-from dpppl.noise_aware.matrices import eigh, root_of
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Stage
 from dpppl.noise_aware.sides import FACTOR
 from dpppl.report.render import table
+from dpppl.row_statistics.coordinates import Known, Prior
+from dpppl.row_statistics.fit import SURE, Fit, Scalars, certain
+from dpppl.row_statistics.matrices import eigh, root_of
 
 MOST_DISPERSED = 1.1
 HIDDEN = 40.0

@@ -94,7 +94,7 @@ MUTATIONS = [
              "public, access, 63.0 / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("SVI", "monkeypatch", "capfd")),
     Mutation("a chain's rate from the number of rows", "dpppl.mcmc.bound:BoundKernel._gradient", "rate = mechanism.subsampling.rate",
              "rate = 63.0 / number_of(rows)", CONSTANT, ("MCMC", "monkeypatch", "capfd")),
-    Mutation("NoiseAware's noise from the number of rows", "dpppl.noise_aware.releases:_access", "noise_multiplier=state.noise_multiplier",
+    Mutation("NoiseAware's noise from the number of rows", "dpppl.row_statistics.releases:_access", "noise_multiplier=state.noise_multiplier",
              "noise_multiplier=state.noise_multiplier * (1.0 + 1.0 / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("NoiseAware", "monkeypatch", "capfd")),
     Mutation("a share of the rows is printed", "dpppl.runs.session:session", "announce(report, before, request.notes,",
              'announce(report, before, [f"a row is {1.0 / len(next(iter(request.rows.values()))):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),

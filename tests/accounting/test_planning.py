@@ -16,8 +16,8 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent, planning
 from dpppl.contrib import plotting
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.settings import check_budget
+from dpppl.row_statistics.plan import default_plan
 from dpppl.subsampling import FullBatch, Poisson
 
 

@@ -10,11 +10,11 @@ import pytest
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.joint import KINDS, Joint
-from dpppl.noise_aware.plan import STEPS, At, State, Walk, narrow, num_directions
-from dpppl.noise_aware.releases import Accesses, prepared
-from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.joint import KINDS, Joint
+from dpppl.row_statistics.plan import STEPS, At, State, Walk, narrow, num_directions
+from dpppl.row_statistics.releases import Accesses, prepared
+from dpppl.row_statistics.statistics import RowStatistics
 
 NUM_ROWS = 12
 X = np.random.default_rng(0).standard_normal((NUM_ROWS, 3)).astype(np.float32)

@@ -4,7 +4,7 @@ import functools
 
 from test_mutations import Mutation, planted
 
-ASKED, RUN = "dpppl.noise_aware.releases:Accesses.asker", "dpppl.noise_aware.runner:NoiseAware.run"
+ASKED, RUN = "dpppl.row_statistics.releases:Accesses.asker", "dpppl.noise_aware.runner:NoiseAware.run"
 GOES_ON = "test_checkpoint:test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one"
 REFUSED = "test_checkpoint:test_a_checkpoint_of_another_run_is_refused_before_anything_is_charged"
 bug = functools.partial(Mutation, arguments=("tmp_path", "monkeypatch", "claimed"), cached=False)

@@ -6,7 +6,7 @@ from test_mutations import Mutation, planted
 
 from dpppl.noise_aware.verdict import Pull
 
-CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.noise_aware.fit:"
+CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.row_statistics.fit:"
 NUMBERS = "dpppl.noise_aware.verdict:Verdict."
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
 CHANCE = "test_verdict:test_what_is_small_or_may_be_chance_is_not_a_finding"
@@ -122,11 +122,11 @@ MUTATIONS = [
     bug("means under the prior scatter as latents do", f"{CHECKS}Pull.of", " / (1.0 - left[is_learned])", "", PULL),
     bug("directions under the prior are not turned", f"{CHECKS}Pull.of", "vectors.T @ inverse @ off", "inverse @ off", PULL),
     bug("the prior's own scales", f"{CHECKS}Pull.of", "root @ vectors @ pulled", "vectors @ pulled", MOVED),
-    bug("heavy tails are a normal prior's", "dpppl.noise_aware.coordinates:_are_normal", "& (np.abs(np.mean(z**4, axis=0) - 3.0) < 0.3)", "",
+    bug("heavy tails are a normal prior's", "dpppl.row_statistics.coordinates:_are_normal", "& (np.abs(np.mean(z**4, axis=0) - 3.0) < 0.3)", "",
         "test_pull:test_only_normal_priors_are_compared"),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
-    bug("curvatures are as long as their blocks", "dpppl.noise_aware.basis:Basis.length_of_product", ", 0.0) + beside)", ", 0.0))",
+    bug("curvatures are as long as their blocks", "dpppl.row_statistics.basis:Basis.length_of_product", ", 0.0) + beside)", ", 0.0))",
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
     bug("curvatures at two points count alike", f"{RELEASE}combined", "if largest > noise *", "if largest < 0.0 *",
         "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),

@@ -19,15 +19,16 @@ from dpppl.access.norm_histogram import LOWEST, MISSING
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import bounds, curvature, fit, posterior, recipe, releases, runner
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware import bounds, curvature, posterior, recipe, runner
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import State, Walk, default_plan, narrow
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
 from dpppl.noise_aware.verdict import Verdict, blurred
+from dpppl.row_statistics import fit, releases
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.plan import State, Walk, default_plan, narrow
+from dpppl.row_statistics.statistics import RowStatistics
 from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3

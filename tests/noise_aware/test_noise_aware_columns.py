@@ -11,13 +11,14 @@ import pytest
 from test_verdict import verdict
 
 from dpppl.model.split import split_model
-from dpppl.noise_aware import recipe, releases
-from dpppl.noise_aware.basis import Basis
-from dpppl.noise_aware.coordinates import Prior
+from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import default_plan
 from dpppl.randomness import keys
+from dpppl.row_statistics import releases
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.coordinates import Prior
+from dpppl.row_statistics.plan import default_plan
 from tests.noise_aware.test_noise_aware import Bench, bench, full, split_rows
 
 NUM_ROWS = 5_000

@@ -16,7 +16,7 @@ from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import mixture, posterior
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.row_statistics.coordinates import Coordinates
 
 NUM_GROUPS, NUM_ROWS = 8, 2_000
 

@@ -13,8 +13,8 @@ from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, _drawn_along, decline, drawn
 from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.noise_aware.mixture import Linear, Mixture
-from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, resolved, tempered
+from dpppl.row_statistics.plan import STEPS, default_plan
 
 WIDTH = 6
 

@@ -14,13 +14,14 @@ from dpppl.access.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
-from dpppl.noise_aware.basis import Basis, coordinate_blocks
-from dpppl.noise_aware.coordinates import Coordinates, Prior
+from dpppl.noise_aware import curvature, posterior, recipe, runner
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.plan import At, narrow, wide_plan
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate
+from dpppl.row_statistics import releases
+from dpppl.row_statistics.basis import Basis, coordinate_blocks
+from dpppl.row_statistics.coordinates import Coordinates, Prior
+from dpppl.row_statistics.plan import At, narrow, wide_plan
+from dpppl.row_statistics.statistics import RowStatistics
 
 DIMENSION, NUM_ROWS = 220, 3_000
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dpppl.noise_aware.coordinates import Known, Prior, _are_normal
 from dpppl.noise_aware.verdict import UNEXPECTED, Pull
+from dpppl.row_statistics.coordinates import Known, Prior, _are_normal
 
 MEANS, SCALES, NAMES = np.array([1.0, -2.0, 0.5, 0.0]), np.array([0.5, 3.0, 1.0, 2.0]), list("abcd")
 CORRELATION = np.array([[1.0, 0.6, 0.0, 0.2], [0.6, 1.0, 0.3, 0.0], [0.0, 0.3, 1.0, 0.0], [0.2, 0.0, 0.0, 1.0]])

@@ -16,12 +16,12 @@ from dpppl.access.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Curvature, _ratio, dispersion
-from dpppl.noise_aware.matrices import from_vector
-from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Widths
-from dpppl.noise_aware.weights import Weights
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.matrices import from_vector
+from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.weights import Weights
 
 SETTINGS = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False)
 KINDS = ("gradient", "curvature", "sizes", "sides", "scalars")

@@ -15,12 +15,12 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.jaxprs import equations
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.matrices import from_vector
-from dpppl.noise_aware.plan import State
-from dpppl.noise_aware.releases import _single
-from dpppl.noise_aware.shared_law import centre_of_many, statistics_of
 from dpppl.row_program import passes
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.matrices import from_vector
+from dpppl.row_statistics.plan import State
+from dpppl.row_statistics.releases import _single
+from dpppl.row_statistics.shared_law import centre_of_many, statistics_of
 
 DIMENSION = 3
 

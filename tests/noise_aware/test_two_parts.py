@@ -16,7 +16,7 @@ from numpyro import handlers
 
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import fit
+from dpppl.row_statistics import fit
 
 NUM_ROWS = 4_000
 TRUTH = {"a": 0.3, "b": 0.7, "m": 0.4}

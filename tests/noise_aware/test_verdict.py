@@ -15,10 +15,11 @@ from dpppl.errors import ConfigurationError, UnconvergedWarning
 from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import binding, conclusion, fit
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware import binding, conclusion
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.verdict import Pull, Verdict
+from dpppl.row_statistics import fit
+from dpppl.row_statistics.coordinates import Coordinates
 
 
 def verdict(**findings):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
-from dpppl.noise_aware.matrices import Array, times
-from dpppl.noise_aware.plan import NUM_AXES
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.matrices import Array, times
+from dpppl.row_statistics.plan import NUM_AXES
 from dpppl.types import Numbers, Scalar, Tree
 
 FIT, LINK, SKEW = 0.6, 0.6, 0.32

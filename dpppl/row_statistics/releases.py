@@ -22,10 +22,10 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware.joint import KINDS, Joint, OfKind
-from dpppl.noise_aware.matrices import times
-from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
-from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.row_statistics.joint import KINDS, Joint, OfKind
+from dpppl.row_statistics.matrices import times
+from dpppl.row_statistics.plan import STEPS, Ask, At, State, Walk, num_directions
+from dpppl.row_statistics.statistics import RowStatistics
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch

@@ -13,9 +13,9 @@ from jax.extend.core import jaxpr_as_fun
 from dpppl.access.norm_histogram import SIZE, in_bin
 from dpppl.jaxprs import equations
 from dpppl.model.units import UnitResponses
-from dpppl.noise_aware.fit import Order
-from dpppl.noise_aware.plan import STEPS, At, State, Walk, num_directions
-from dpppl.noise_aware.statistics import NUM_DRAWS, Influence, RowStatistics
+from dpppl.row_statistics.fit import Order
+from dpppl.row_statistics.plan import STEPS, At, State, Walk, num_directions
+from dpppl.row_statistics.statistics import NUM_DRAWS, Influence, RowStatistics
 from dpppl.runs.driver import Program
 from dpppl.types import Tree
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.matrices import Array, eigh, isometric, symmetric_root, times
+from dpppl.row_statistics.matrices import Array, eigh, isometric, symmetric_root, times
 from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)

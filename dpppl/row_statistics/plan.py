@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from dpppl.noise_aware.basis import Basis
+from dpppl.row_statistics.basis import Basis
 from dpppl.types import Numbers, Tree
 
 STEPS, NUM_AXES = 40, 8

@@ -19,8 +19,8 @@ from dpppl.likelihood.search import Search
 from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.model.split import SplitModel
-from dpppl.noise_aware.basis import RANK, Basis, coordinate_blocks
-from dpppl.noise_aware.matrices import Array, eigh
+from dpppl.row_statistics.basis import RANK, Basis, coordinate_blocks
+from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.types import Tree
 
 _MOST_KNOWN = RANK // 2

@@ -22,12 +22,12 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
-from dpppl.noise_aware.basis import Basis
-from dpppl.noise_aware.fit import numbers
-from dpppl.noise_aware.plan import At
-from dpppl.noise_aware.weights import Weights
 from dpppl.row_program.hoist import value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
+from dpppl.row_statistics.basis import Basis
+from dpppl.row_statistics.fit import numbers
+from dpppl.row_statistics.plan import At
+from dpppl.row_statistics.weights import Weights
 from dpppl.types import Numbers, Scalar, Tree
 
 NUM_DRAWS = 32

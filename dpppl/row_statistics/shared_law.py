@@ -9,11 +9,11 @@ from jax import lax
 
 from dpppl.access.centring import unnumbered
 from dpppl.model.responses import Responses
-from dpppl.noise_aware.fit import MISSING, OUTSIDE, numbers
-from dpppl.noise_aware.matrices import isometric
-from dpppl.noise_aware.plan import At
-from dpppl.noise_aware.statistics import Influence, RowStatistics, scores_share
 from dpppl.row_program.hoist import gradient
+from dpppl.row_statistics.fit import MISSING, OUTSIDE, numbers
+from dpppl.row_statistics.matrices import isometric
+from dpppl.row_statistics.plan import At
+from dpppl.row_statistics.statistics import Influence, RowStatistics, scores_share
 from dpppl.types import Numbers, Scalar, Tree
 
 _PRECISION, _MOST_ITERATIONS = 3e-5, 50
