@@ -99,6 +99,7 @@ def test_a_poisson_number_of_runs_may_be_none(tmp_path):
         ({"score": lambda samples, y: samples["nu"].mean()}, "score of one row fails"),
         ({"rows": (np.ones(10), np.ones(9))}, "different numbers of rows"),
         ({"mean_runs": 0.5}, r"mean \(mean_runs\) is a number from 1 to 1e6"),
+        ({"make": lambda noise: dpppl.NoiseAware(model, noise_multiplier=100.0)}, "can tell nothing of 10 rows"),
     ],
 )
 def test_what_cannot_be_selected_is_refused(changed, words, tmp_path):

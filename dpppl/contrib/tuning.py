@@ -20,6 +20,7 @@ from dpppl.mcmc.runner import MCMC
 from dpppl.model.arguments import Arguments, Public
 from dpppl.noise_aware.binding import bind
 from dpppl.noise_aware.runner import NoiseAware
+from dpppl.noise_aware.settings import run_charge
 from dpppl.processes import messages
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
@@ -226,7 +227,9 @@ def _zeros(runner: Runner, args: Tree, kwargs: Tree) -> dict[str, np.ndarray]:
         split = runner.calibrated_kernel().bind(args, kwargs).split
         count = runner.num_samples // runner.thinning * runner.num_chains
     else:
-        split, count = bind(runner, args, kwargs, keys.secret_key()).split, runner.num_samples
+        bound = bind(runner, args, kwargs, keys.secret_key())
+        run_charge(runner, bound.coordinates.dimension, bound.split.num_rows)
+        split, count = bound.split, runner.num_samples
     sites = jax.eval_shape(split.constrain, split.latents, split.arguments.public)
     names = split.latents if isinstance(runner, SVI) else sites
     return {name: np.zeros((count, *sites[name].shape), sites[name].dtype) for name in names}

@@ -13,7 +13,7 @@ from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.recipe import Outcome
-from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
+from dpppl.noise_aware.settings import NoiseAwareSettings, run_charge
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
@@ -92,7 +92,7 @@ class NoiseAware(NoiseAwareSettings):
     @checked
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
-        return self._planned([self._charge()[0]])
+        return self._planned([run_charge(self)[0]])
 
     @on_host
     def run(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
@@ -103,8 +103,7 @@ class NoiseAware(NoiseAwareSettings):
         run = Run.opened(rng_key, self.checkpoint)
         bound = bind(self, args, kwargs, run.key)
         rows, public, dimension = bound.rows, bound.public, bound.coordinates.dimension
-        charge, scale = self._charge(dimension, run.run_id)
-        check_budget(scale, bound.split.num_rows)
+        charge, scale = run_charge(self, dimension, bound.split.num_rows, run.run_id)
         with TRACING:
             prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)

@@ -130,15 +130,20 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         plan = default_plan if dimension <= MOST_FULL else wide_plan
         return plan(None in (self.bounds.norm, self.bounds.curvature))
 
-    def _charge(self, dimension: int = 1, run_id: str | None = None) -> tuple[Charge, float]:
-        """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed."""
-        charge_at = lambda scale: Charge(MECHANISM, self.plan_for(dimension).noise_multipliers(scale))  # noqa: E731
-        noise = self.noise_multiplier
-        scale = self.budget.calibrate(charge_at, run_id) if noise is None else noise
-        return charge_at(scale), scale
+
+def run_charge(
+    settings: NoiseAwareSettings, dimension: int = 1, num_rows: float = float("inf"), run_id: str | None = None
+) -> tuple[Charge, float]:
+    """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Refuses
+    noise that drowns so many rows."""
+    charge_at = lambda scale: Charge(MECHANISM, settings.plan_for(dimension).noise_multipliers(scale))  # noqa: E731
+    noise = settings.noise_multiplier
+    scale = settings.budget.calibrate(charge_at, run_id) if noise is None else noise
+    check_budget(scale, num_rows)
+    return charge_at(scale), scale
 
 
-def check_budget(scale: float, num_rows: int) -> None:
+def check_budget(scale: float, num_rows: float) -> None:
     """Raise ConfigurationError for noise, `scale` = 1 / mu, that drowns all that so many rows together can say."""
     if num_rows < LEAST_SIGNAL * scale:
         raise ConfigurationError(
