@@ -175,7 +175,7 @@ ROOMS = {
     "mcmc": ("mcmc", 2_586, 1_400),
     "svi": ("svi", 2_463, 1_400),
     "row_statistics": ("row_statistics", 1_934, 700),
-    "noise_aware": ("noise_aware", 2_571, 900),
+    "noise_aware": ("noise_aware", 2_575, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
