@@ -147,8 +147,7 @@ def tune(
         raise ConfigurationError("candidates is empty: there is nothing to choose from.")
     noise, (low, high) = positive(score_noise, name="score_noise"), checked_range(bounds)
     scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    of_score = scored.event(np.array([noise]))
-    plans = [_plan(runner, args, kwargs) for runner in runners]
+    of_score, plans = scored.event(np.array([noise])), [_plan(runner, args, kwargs) for runner in runners]
     event = SelectionEvent(
         candidates=tuple(dict.fromkeys((*plan.events, of_score) for plan in plans)), mean=float(mean_runs), shape=shape
     )
@@ -174,8 +173,8 @@ def tune(
         provenance = provenance.and_now(Status.COMPLETE, origin, Start.SUPPLIED)
         return report
 
-    charge = Charge(scored, np.array([noise]), selection=event)
-    request = Request(what="tune", charges=[charge], rows=None, program="", begin=begin, print_cost=print_cost)
+    charges = [Charge(scored, np.array([noise]), selection=event)]
+    request = Request(what="tune", charges=charges, rows=None, program="", begin=begin, print_cost=print_cost)
     with session(Run.opened(key), request, budget) as opened:
         opened.charge(0, 1)
         for number in range(event.draw(rng)):
@@ -227,9 +226,8 @@ def _zeros(runner: Runner, args: Tree, kwargs: Tree) -> dict[str, np.ndarray]:
         split = runner.calibrated_kernel().bind(args, kwargs).split
         count = runner.num_samples // runner.thinning * runner.num_chains
     else:
-        bound = bind(runner, args, kwargs, keys.secret_key())
-        run_charge(runner, bound.coordinates.dimension, bound.split.num_rows)
-        split, count = bound.split, runner.num_samples
+        bound, count = bind(runner, args, kwargs, keys.secret_key()), runner.num_samples
+        run_charge(runner, bound.coordinates.dimension, (split := bound.split).num_rows)
     sites = jax.eval_shape(split.constrain, split.latents, split.arguments.public)
     names = split.latents if isinstance(runner, SVI) else sites
     return {name: np.zeros((count, *sites[name].shape), sites[name].dtype) for name in names}
