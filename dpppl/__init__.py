@@ -38,7 +38,7 @@ from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson
 from dpppl.subsampling import WithoutReplacement as WithoutReplacement
-from dpppl.svi.guides import AutoDropout as AutoDropout
+from dpppl.svi.dropout import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
 

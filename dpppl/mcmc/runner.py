@@ -10,18 +10,20 @@ import numpy as np
 import numpyro.infer
 
 from dpppl.access.norm_histogram import Norms
-from dpppl.errors import ConfigurationError
+from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
-from dpppl.frame.locate import locator_or_none
+from dpppl.frame.locate import locator_or_none, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.row_free import proved
-from dpppl.mcmc.bound import BoundKernel, check_prior_stability
+from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.chains import Call, Chains, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.norms import with_norm_for
 from dpppl.mcmc.outcome import Outcome, print_table
-from dpppl.mcmc.planning import calibrated, checked_kernel, has_frame, prelude_of, with_norm_for
+from dpppl.mcmc.rehearsal import check_prior_stability
+from dpppl.mcmc.settings import checked_kernel, has_frame
 from dpppl.mcmc.verdict import Reading
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
@@ -125,7 +127,32 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         return self._kernel
 
     def _calibrated(self, frame: bool) -> DPKernel:
-        return calibrated(self.sampler, self.budget, self.num_warmup + self.num_samples, self.num_chains, frame)
+        """The kernel with the noise multiplier and the step size that the budget gives, all of which but its reserve is used."""
+        budget, num_steps, num_chains = self.budget, self.num_warmup + self.num_samples, self.num_chains
+        kernel = self.sampler.copy(mechanism=budget.affordable(self.sampler.mechanism, num_steps * num_chains))
+        if budget.target_epsilon is None:
+            return kernel
+        if not kernel.is_matched:
+            try:
+                budget.admit([kernel.charge(0, num_steps, num_chains)], share=1.0 - budget.reserve)
+            except BudgetExceededError:
+                pass
+            else:
+                return kernel  # the sampler's own noise is enough
+
+        def charges(noise_multiplier: float) -> list[Charge]:
+            noisy = kernel.with_noise(noise_multiplier)
+            return [*self._prelude(noisy, frame), noisy.charge(0, num_steps, num_chains)]
+
+        return kernel.with_noise(budget.calibrate(charges))
+
+    def _prelude(self, kernel: DPKernel, frame: bool) -> list[Charge]:
+        """The cost of the accesses that the clipping norm comes from; empty where the norm is known."""
+        if not kernel.auto_norm:
+            return []
+        assert kernel.noise_multiplier is not None
+        total_steps = self.num_chains * (self.num_warmup + self.num_samples)
+        return prelude_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
@@ -135,9 +162,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
         charges = [*self._prelude(kernel, self._has_frame), kernel.charge(first, steps, self.num_chains)]
         return self._planned(charges)
-
-    def _prelude(self, kernel: DPKernel, frame: bool) -> list[Charge]:
-        return prelude_of(kernel, self.num_chains * (self.num_warmup + self.num_samples), frame)
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         failed, measured = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)

@@ -22,7 +22,8 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
 from dpppl.randomness import keys
-from dpppl.svi.guides import AutoDropout, data_free, on_rows, unconstrained
+from dpppl.svi.dropout import AutoDropout
+from dpppl.svi.guides import data_free, on_rows, unconstrained
 from dpppl.types import BySite, Foreign, Function, Tree
 
 Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]

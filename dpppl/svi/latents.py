@@ -9,9 +9,10 @@ from dpppl.findings.learned import PRIOR, SMALLEST_SHARE, Learned, distance
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
-from dpppl.svi.convergence import HIDDEN, TAIL, tail_of
+from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.elbo import Objective
-from dpppl.svi.guides import AutoDropout, parts_of
+from dpppl.svi.guides import parts_of
+from dpppl.svi.verdict import HIDDEN, TAIL, tail_of
 from dpppl.types import BySite, Tree
 
 LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200

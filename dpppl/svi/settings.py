@@ -23,11 +23,11 @@ from dpppl.runs.driver import Program
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
 from dpppl.svi import optimizers
-from dpppl.svi.convergence import TAIL, Convergence, tail_of
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
 from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
+from dpppl.svi.verdict import TAIL, Convergence, tail_of
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
 

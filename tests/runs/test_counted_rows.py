@@ -8,7 +8,7 @@ import pytest
 from dpppl.findings.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
 from dpppl.mcmc.measured import Measured
 from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Reading
-from dpppl.svi.convergence import Convergence, ParameterConvergence
+from dpppl.svi.verdict import Convergence, ParameterConvergence
 
 
 def counted(**shares):

@@ -30,7 +30,7 @@ from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
 from dpppl.runs.budget import Charge
-from dpppl.svi.convergence import convergence
+from dpppl.svi.verdict import convergence
 
 N, WEIGHTS = 3000, np.array([0.3, 1.0, -0.5, 0.8])
 BUDGET = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False)

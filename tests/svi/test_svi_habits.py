@@ -21,7 +21,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoGuideList, AutoMultivariateNo
 from test_svi import make, run
 
 import dpppl
-from dpppl.svi.convergence import convergence
+from dpppl.svi.verdict import convergence
 
 N = 40
 X = np.random.default_rng(0).standard_normal((N, 2)).astype(np.float32)

@@ -12,7 +12,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoIAFNormal
 from test_svi import run
 
 import dpppl
-from dpppl.svi.convergence import convergence
+from dpppl.svi.verdict import convergence
 
 
 def masked(y, ok):
