@@ -4,8 +4,9 @@ ELBO = E_q[sum of the rows' log likelihoods] + E_q[log p(z) - log q(z)]. Only th
 door. The second is NumPyro's own ELBO of the model without its rows: exact, neither clipped nor noised.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +27,20 @@ from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.guides import data_free, on_rows, unconstrained
 from dpppl.types import BySite, Foreign, Function, Tree
 
-Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]
-"""`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
-`to_latents(position, public)` are the latents there, of the first particle, and the model's Public arrays."""
+
+class RowSum(NamedTuple):
+    """The sum of row gradients that a step needs.
+
+    - **log_likelihood** - `log_likelihood(position, row, public)`, of one row.
+    - **to_latents** - `to_latents(position, public)`: the latents there, of the first particle, and the model's Public arrays.
+    - **position**, **public** - where the gradient is taken, and what else enters it.
+    - **direction** - `direction(noisy, rate)`: the ascent direction in phi, from the noisy sum, like `position`."""
+
+    log_likelihood: Function
+    to_latents: Function
+    position: BySite
+    public: Tree
+    direction: Function
 
 
 def check_params(given: Tree, shapes: Mapping[str, Tree], name: str = "params", needs_all: bool = True) -> None:
@@ -122,32 +134,32 @@ class Objective:
         prior, z = jax.vmap(self.draw, (None, 0, None))(phi, subkeys, public)
         return jnp.mean(prior), z
 
-    def aligned_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Tree:
-        """Ascent direction in phi from one noisy sum of row gradients with respect to the latents.
+    def aligned(self, phi: BySite, key: jax.Array, public: Tree) -> RowSum:
+        """The sum of row gradients with respect to the latents.
 
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
         through the guide is post-processing. The derivative of log q(g(phi, eps); phi) is the total one."""
         (prior, z), pullback = jax.vjp(lambda phi: self.draws(phi, key, public), phi)
-        if self.metric is None:
-            noisy = access(self._sum_over_particles, lambda z, public: (self._first(z), public), z, public)
-        else:
-            metric = self.metric
-            of_u = lambda u, *rest: self._sum_over_particles(metric.latents(u), *rest)  # noqa: E731
-            u = metric.coordinates(z)
-            noisy = metric.gradient(access(of_u, lambda u, public: (self._first(metric.latents(u)), public), u, public))
-            noisy = jax.tree.map(lambda leaf: leaf / metric.kept, noisy)
-        per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
-        return pullback((jnp.ones_like(prior), per_particle))[0]
+        metric = self.metric
 
-    def per_parameter_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Tree:
-        """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
+        def direction(noisy: BySite, rate: float) -> Tree:
+            if metric is not None:
+                noisy = jax.tree.map(lambda leaf: leaf / metric.kept, metric.gradient(noisy))
+            per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
+            return pullback((jnp.ones_like(prior), per_particle))[0]
+
+        if metric is None:
+            return RowSum(self._sum_over_particles, lambda z, public: (self._first(z), public), z, public, direction)
+        of_u = lambda u, *rest: self._sum_over_particles(metric.latents(u), *rest)  # noqa: E731
+        to_latents = lambda u, public: (self._first(metric.latents(u)), public)  # noqa: E731
+        return RowSum(of_u, to_latents, metric.coordinates(z), public, direction)
+
+    def per_parameter(self, phi: BySite, key: jax.Array, public: Tree) -> RowSum:
+        """The sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
-        noisy = access(self.mean_log_likelihood, self._latents_at, phi, (public, key))
-        return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
-
-    def _latents_at(self, phi: BySite, public_and_key: Tree) -> Tree:
-        public, key = public_and_key
-        return self._first(self.draws(phi, key, public)[1]), public
+        direction = lambda noisy, rate: jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)  # noqa: E731
+        latents = lambda phi, given: (self._first(self.draws(phi, given[1], given[0])[1]), given[0])  # noqa: E731
+        return RowSum(self.mean_log_likelihood, latents, phi, (public, key), direction)
 
     def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         if self.num_particles == 1:

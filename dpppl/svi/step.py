@@ -18,7 +18,7 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import NUM_CHUNKS, Method
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.types import BySite, Foreign, Function, Tree
+from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**26, 1000
@@ -48,36 +48,26 @@ def svi_step(
     - **optim** - NumPyro's interface to the optimiser.
     - **gradient** - "aligned" or "per_parameter".
     - **num_data** - declared number of rows, or None."""
-    norms, shares = [state.clipping_norm], [None]
-
-    def noted(noisy: Tree) -> Tree:
-        if noisy.count is not None:
-            num_drawn = mechanism.subsampling.rate * number_of(rows)
-            shares[0] = noisy.count / num_drawn
-        return noisy.total
-
-    def access(log_likelihood: Function, to_latents: Function, z: BySite, public: Tree) -> Tree:
-        settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
-        clipping, law = mechanism.clipping, objective.responses
-        if law is not None:
-            is_binary = objective.num_particles == 1 and law.is_binary
-            return noted(noisy_centred_sum(
-                mechanism, law, is_binary, log_likelihood, to_latents, z, rows, public, **settings
-            ))  # fmt: skip
-        settings |= dict(clipping_norm=state.clipping_norm, number=ROW_NUMBER if objective.reads_rows else None)
-        noisy = noisy_sum(mechanism, log_likelihood, z, rows, public, **settings)
-        if isinstance(clipping, Adaptive):
-            assert num_data is not None and state.clipping_norm is not None
-            norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, mechanism.subsampling.rate * num_data)
-        return noted(noisy)
-
-    ascend = objective.aligned_direction if gradient == "aligned" else objective.per_parameter_direction
-    phi = optim.get_params(state.optim_state)
+    phi, rate = optim.get_params(state.optim_state), mechanism.subsampling.rate
     key = jax.random.fold_in(keys.stream(state.rng_key, "guide"), state.i)
-    direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
-    descent = jax.tree.map(jnp.negative, direction)
-    optim_state = optimizers.update(optim, descent, state.optim_state)
-    return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), (direction, shares[0])
+    asked = (objective.aligned if gradient == "aligned" else objective.per_parameter)(phi, key, public)
+    law, clipping, norm = objective.responses, mechanism.clipping, state.clipping_norm
+    settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
+    if law is not None:
+        is_binary = objective.num_particles == 1 and law.is_binary
+        noisy = noisy_centred_sum(
+            mechanism, law, is_binary, asked.log_likelihood, asked.to_latents, asked.position, rows, asked.public, **settings
+        )  # fmt: skip
+    else:
+        settings |= dict(clipping_norm=norm, number=ROW_NUMBER if objective.reads_rows else None)
+        noisy = noisy_sum(mechanism, asked.log_likelihood, asked.position, rows, asked.public, **settings)
+    if isinstance(clipping, Adaptive):
+        assert num_data is not None and norm is not None
+        norm = clipping.next_norm(norm, noisy.count, rate * num_data)
+    shares = None if noisy.count is None else noisy.count / (rate * number_of(rows))
+    direction = asked.direction(noisy.total, rate)
+    optim_state = optimizers.update(optim, jax.tree.map(jnp.negative, direction), state.optim_state)
+    return SVIState(state.i + 1, optim_state, norm, state.rng_key), (direction, shares)
 
 
 def check_state(state: Tree, name: str) -> None:

@@ -73,7 +73,8 @@ def test_a_step_is_the_note_line_by_line():
         total = (flat / jnp.maximum(1.0, jnp.linalg.norm(flat, axis=1, keepdims=True) / norm)).sum(0) + noise
         return {"weights": total[:4], "intercept": total[4]}
 
-    found = objective.aligned_direction(phi, jax.random.key(2), {}, access, rate)
+    asked = objective.aligned(phi, jax.random.key(2), {})
+    found = asked.direction(access(*asked[:4]), rate)
     mu, rho = phi["auto_loc"][place], phi["auto_scale"][place]
     eps = (seen["w"] - mu) / jax.nn.softplus(rho)
     design = np.c_[x, np.ones(30, np.float32)]

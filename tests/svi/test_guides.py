@@ -14,7 +14,7 @@ from numpyro import handlers
 from numpyro.contrib.module import flax_module
 from numpyro.infer import Trace_ELBO, autoguide
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, AutoNormal
-from test_svi import N, X, Y, bind_objective, logistic, make, normal, run, without_privacy
+from test_svi import N, X, Y, bind_objective, direction_of, logistic, make, normal, run, without_privacy
 
 import dpppl
 from dpppl.svi import optimizers
@@ -111,7 +111,7 @@ def test_lists_of_guides_have_numpyros_gradient():
     svi = make(guide=guide, loss=Trace_ELBO())
     objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
     rows, public = objective.split.arrays((X, Y), {})
-    direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
+    direction = direction_of(objective.aligned(phi, jax.random.key(2), public), without_privacy(rows))
 
     def reference(phi):
         params = objective.constrain(phi)
@@ -299,7 +299,7 @@ def test_the_objective_of_dropout_is_the_masked_likelihood_and_the_prior_of_what
     svi = make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["first", "second"]))
     objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
     rows, public = objective.split.arrays((X, Y), {})
-    direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
+    direction = direction_of(objective.aligned(phi, jax.random.key(2), public), without_privacy(rows))
     _, z = objective.draws(phi, jax.random.key(2), public)
     weights = {name: phi[f"{name}_auto_loc"] for name in ("first", "second")}
     masks = {name: jax.lax.stop_gradient(z[name] / weights[name]) for name in weights}

@@ -98,6 +98,11 @@ def without_privacy(rows):
     return access
 
 
+def direction_of(asked, access):
+    """The direction from a sum of row gradients, which `access` gives."""
+    return asked.direction(access(*asked[:4]), 1.0)
+
+
 def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
     """Largest relative difference of both gradients from that of NumPyro's own ELBO with the same key."""
     svi = dpppl.SVI(model, guide, optax.sgd(1.0), clipping_norm=1.0, noise_multiplier=1.0,
@@ -112,8 +117,8 @@ def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
 
         expected = jax.grad(reference)(phi)
         both = [
-            objective.aligned_direction(phi, key, public, access, 1.0),
-            objective.per_parameter_direction(phi, key, public, access, 1.0),
+            direction_of(objective.aligned(phi, key, public), access),
+            direction_of(objective.per_parameter(phi, key, public), access),
         ]
         size = 1.0 + sum(jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(expected))
         return [
@@ -164,7 +169,7 @@ def test_the_gradient_takes_the_total_derivative_of_the_entropy():
         return jax.tree.map(jnp.zeros_like, z)
 
     phi = {"mu_auto_loc": jnp.asarray(0.3), "mu_auto_scale": rho}
-    direct = lambda phi: objective.aligned_direction(phi, jax.random.key(3), {}, nothing, 1.0)  # noqa: E731
+    direct = lambda phi: direction_of(objective.aligned(phi, jax.random.key(3), {}), nothing)  # noqa: E731
     direction, z = jax.jit(lambda phi: (direct(phi), drawn[-1]))(phi)
     spread = jax.nn.softplus(rho)
     eps, prior = (z - 0.3) / spread, -z / 4.0
