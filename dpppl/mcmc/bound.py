@@ -77,11 +77,7 @@ class BoundKernel:
     # The start
 
     def init(self, rng_key: jax.Array, num_warmup: Tree, init_params: Tree, public: Tree) -> Tree:
-        """The first state. Pure: looks at no data, charges nothing.
-
-        - **rng_key** - a key, or a batch of keys, which gives a batch of states.
-        - **num_warmup** - warmup steps, of which a search takes a share.
-        - **init_params** - unconstrained values by site (batched as the keys are), or None."""
+        """The first state, as of `DPKernel.init`. Pure: looks at no data, charges nothing."""
         start = partial(self._start, public, num_warmup)
         if is_prng_key(rng_key):
             return start(rng_key, init_params)
@@ -102,9 +98,7 @@ class BoundKernel:
     # A step
 
     def step(self, state: Tree, *, rows: Tree, public: Tree) -> Tree:
-        """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
-
-        - **rows** - private rows (N, ...), passed on to the door."""
+        """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search."""
         kernel = self.kernel
         planned, noise_multiplier = kernel.step_and_noise(state.i)
         position = self.coordinates(state.z)
@@ -157,9 +151,7 @@ class BoundKernel:
         return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
 
     def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Tree) -> NoisySum:
-        """One access: a NoisySum of the rows' clipped gradients in u.
-
-        - **settings** - key, noise_multiplier and step of `door.noisy_sum`."""
+        """One access: the rows' clipped gradients in u. `settings`: key, noise_multiplier and step of `door.noisy_sum`."""
         mechanism, responses = self.kernel.mechanism, self.responses
         if responses is None:
             return noisy_sum(mechanism, self.log_likelihood, position, rows, public, **settings)
@@ -169,9 +161,7 @@ class BoundKernel:
         )  # fmt: skip
 
     def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
-        """The log likelihood of one row.
-
-        - **responses** - responses in place of the row's own, or None."""
+        """The log likelihood of one row; `responses`: in place of its own, or None."""
         found: jax.Array = self.split.log_likelihood(self.latents(position), row, public, responses)
         return found
 

@@ -94,9 +94,7 @@ class Chains:
 
     @classmethod
     def starting(cls, bound: BoundKernel, key: jax.Array, call: Call) -> "Chains":
-        """First states, and checks of what can be refused without the data. Raises ConfigurationError.
-
-        - **bound** - the kernel, bound to the arguments of `call`."""
+        """First states, and checks of what can be refused without the data. Raises ConfigurationError."""
         rows, public = bound.split.arrays(call.args, call.kwargs, call.mesh)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
@@ -180,9 +178,7 @@ def unstack(states: Tree) -> list[Tree]:
 
 
 def not_finite(values: jax.Array, num_chains: int) -> tuple[int, ...]:
-    """Numbers of the chains with values that are not finite.
-
-    - **values** - arrays; several chains are stacked along the first axis."""
+    """Numbers of the chains with values that are not finite; several chains are stacked along the first axis."""
     chains = unstack(values) if num_chains > 1 else [values]
     finite = [all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(chain)) for chain in chains]
     return tuple(number for number, ok in enumerate(finite) if not ok)

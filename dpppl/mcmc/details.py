@@ -60,43 +60,34 @@ class ChainDetails:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        return [
-            ("steps", f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data"),
-            ("chains", str(self.num_chains)),
-            ("step size", show_range(*self.step_sizes)),
-            ("temperature", self.temperature),
-            ("mixing budget", self.mixing_line()),
-            *([("frame", self.frame)] if self.frame else []),
-            *(
-                [("clipping norm", "from a private histogram at the start, in the account")]
-                if self.norm_is_chosen
-                else []
-            ),
-            *([("clipped rows", str(self.measured.clipped))] if self.measured and self.measured.clipped else []),
-            *([("counted rows", str(self.measured.counted))] if self.measured and self.measured.counted else []),
-        ]
+        chosen = "from a private histogram at the start, in the account" if self.norm_is_chosen else None
+        lines = {
+            "steps": f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data",
+            "chains": self.num_chains, "step size": show_range(*self.step_sizes), "temperature": self.temperature,
+            "mixing budget": self.mixing_line(), "frame": self.frame, "clipping norm": chosen,
+            "clipped rows": self.measured and self.measured.clipped, "counted rows": self.measured and self.measured.counted,
+        }  # fmt: skip
+        return [(name, str(words)) for name, words in lines.items() if words]
 
     def warnings(self) -> list[str]:
-        lines = [] if self.measured is None or self.measured.counted is None else self.measured.counted.warnings
+        run, lines = self.measured, list[str]()
+        if run is not None and run.counted is not None:
+            lines += run.counted.warnings
         if self.stability is not None and not self.stability < 2.0:
             lines.append(
                 f"h * N * L = {self.stability:.3g} is not below 2, so the chain may be unstable: raise num_samples, "
                 "which makes the matched step smaller at no cost in privacy."
             )
-        if self.measured is not None and self.measured.is_biased:
-            lines.append(f"The posterior is {BIASED}; {self.measured.clipped}.")
-        if self.measured is not None and self.measured.over_long:
-            lines.append(f"S{self.measured.too_long[1:]}.")
-        if self.measured is not None and self.measured.moving:
-            lines.append(
-                f"Chains had not arrived in {', '.join(self.measured.moving)}: not even means may be read there."
-            )
+        if run is not None and run.is_biased:
+            lines.append(f"The posterior is {BIASED}; {run.clipped}.")
+        if run is not None and run.over_long:
+            lines.append(f"S{run.too_long[1:]}.")
+        if run is not None and run.moving:
+            lines.append(f"Chains had not arrived in {', '.join(run.moving)}: not even means may be read there.")
         if self.failed_chains:
-            lines.append(
-                "Chains with values that are not finite: "
-                + ", ".join(map(str, self.failed_chains))
-                + ". They stay charged; lower the step size (raise num_samples) or change the prior."
-            )
+            failed = ", ".join(map(str, self.failed_chains))
+            cure = "They stay charged; lower the step size (raise num_samples) or change the prior."
+            lines.append(f"Chains with values that are not finite: {failed}. {cure}")
         return lines
 
     def assumptions(self) -> list[str]:

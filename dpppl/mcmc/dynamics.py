@@ -51,16 +51,11 @@ class Dynamics(Fixed, ABC):
     """The settings of a kernel and its mathematics; looks at no model and no data.
 
     In its methods `step_size` is h, `std` the standard deviation of a step's one Gaussian draw, `noise_multiplier` the noise in
-    units of the clipping norm, and steps count from 0.
+    units of the clipping norm, and steps count from 0. Settings that are not listed are those of `dpppl.DPSGLD`.
 
     - **mechanism** - how a step looks at the rows: clipping, subsampling, noise.
     - **noise_multiplier** - noise for privacy in units of the clipping norm, None before it is known.
     - **step_size** - h: a number, a function of the step count from 0, or "matched" before the noise is known.
-    - **temperature** - temperature of the target; 1 is the posterior.
-    - **preconditioner** - positive diagonal by site, None without one.
-    - **row_curvature** - public bound on the curvature of one row's log likelihood, or None.
-    - **num_data** - declared number of rows, or None.
-    - **init_strategy** - as in `initial_values`.
     - **auto_norm** - whether the clipping norm is still to be chosen from a private histogram.
     - **searches** - whether the warmup shortens steps that would be unstable.
     - **metric** - the frame in which chains start and move, None without one.
@@ -160,10 +155,12 @@ class Dynamics(Fixed, ABC):
 
     def with_norm(self, clipping_norm: float) -> Self:
         """A copy with this clipping norm in place of one that was to be chosen, and the settings that are matched to it."""
-        mechanism = self.mechanism.with_norm(clipping_norm)
-        kernel = self.copy(mechanism=mechanism, step_size="matched", auto_norm=False)
+        return self.with_mechanism(self.mechanism.with_norm(clipping_norm), auto_norm=False)
+
+    def with_mechanism(self, mechanism: Mechanism, **settings: object) -> Self:
+        """A copy with another mechanism and a step that is matched to it; its noise is known."""
         assert self.noise_multiplier is not None
-        return kernel.with_noise(self.noise_multiplier)
+        return self.copy(mechanism=mechanism, step_size="matched", **settings).with_noise(self.noise_multiplier)
 
     def _matched(self, noise_multiplier: float) -> dict[str, Tree]:
         """Settings that this noise multiplier decides."""
@@ -233,9 +230,7 @@ class Dynamics(Fixed, ABC):
             return np.asarray(self.longest_step(bound))
 
     def total_time(self, count: int, longest: float = np.inf) -> float:
-        """Diffusion time of the first steps of a chain.
-
-        - **longest** - the longest step size that a search allows."""
+        """Diffusion time of the first steps of a chain, with the longest step size that a search allows."""
         steps, multipliers = self.shortened_schedule(0, count, longest)
         return float(np.sum(self.diffusion_time(steps, self.noise_std(steps, multipliers))))
 

@@ -85,7 +85,7 @@ class DPKernel(Dynamics, MCMCKernel):
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
             count_share=count_share_of(clip, measure_clipping, self.auto_norm),
         )  # fmt: skip
-        self._model, self.measure_clipping = model, measure_clipping
+        self.model, self.measure_clipping = model, measure_clipping
         self.temperature = positive(temperature, name="temperature")
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.num_data = optional(positive_integer, num_data, name="num_data")
@@ -105,13 +105,8 @@ class DPKernel(Dynamics, MCMCKernel):
         noise = "" if self.noise_multiplier is None else f"; noise multiplier {self.noise_multiplier:g}"
         known = f"{self.step_size:.4g}" if isinstance(self.step_size, float) else self.step_size
         step_size = "scheduled" if callable(known) else known
-        head = f"{type(self).__name__}({name_of(self._model)}; {clipping}; {self.mechanism.subsampling.describe()}"
+        head = f"{type(self).__name__}({name_of(self.model)}; {clipping}; {self.mechanism.subsampling.describe()}"
         return f"{head}; step size {step_size}{noise})"
-
-    @property
-    def model(self) -> Function:
-        """The NumPyro model."""
-        return self._model
 
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_bound": None}
@@ -119,23 +114,14 @@ class DPKernel(Dynamics, MCMCKernel):
     def counting(self) -> Self:
         """A copy whose steps count rows, for a run without a histogram of its own at a norm that an earlier one chose."""
         share = count_share_of(self.mechanism.clipping, self.measure_clipping, has_histogram=False)
-        kernel = self.copy(mechanism=replace(self.mechanism, count_share=share), step_size="matched")
-        assert self.noise_multiplier is not None
-        return kernel.with_noise(self.noise_multiplier)
+        return self.with_mechanism(replace(self.mechanism, count_share=share))
 
     # Added by a run
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> BoundKernel:
-        """The kernel with its model's structure for these arguments, found from shapes and dtypes alone.
-
-        - **args**, **kwargs** - the model's arguments."""
-        split = split_in_units(self._model, args, kwargs, data_plate=self.data_plate)
+        """The kernel with its model's structure for these arguments, found from shapes and dtypes alone."""
+        split = split_in_units(self.model, args, kwargs, data_plate=self.data_plate)
         return BoundKernel.of(self, split, public_values(split, args, kwargs))
-
-    def check_norm(self) -> None:
-        """Raise ConfigurationError if the clipping norm is still to be chosen."""
-        if self.auto_norm:
-            raise ConfigurationError('clipping_norm="auto" needs dpppl.MCMC, which pays for the histogram of norms.')
 
     def _last_bound(self) -> BoundKernel:
         if self._bound is None:
@@ -170,7 +156,8 @@ class DPKernel(Dynamics, MCMCKernel):
             )
         bound = self._last_bound()
         rows, public = bound.split.arrays(model_args, model_kwargs)
-        self.check_norm()
+        if self.auto_norm:
+            raise ConfigurationError('clipping_norm="auto" needs dpppl.MCMC, which pays for the histogram of norms.')
         step = partial(bound.step, rows=of_one_process(rows, "a kernel by itself"), public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 

@@ -39,12 +39,6 @@ class Noise:
     thinning: int = 1
     most: float = 1.0
 
-    @property
-    def independent(self) -> float:
-        """How many independent moves one of a row of draws is worth: their squares are correlated by momentum."""
-        kept = (1.0 - self.friction) ** (2 * self.thinning)
-        return float(np.mean((1.0 - kept) / (1.0 + kept)))
-
 
 def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
     """The noise of a run.
@@ -234,9 +228,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
 
 
 def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
-    """Means over steps of counts of rows, and the sd of their noise.
-
-    - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1)."""
+    """Means over steps of counts of rows, and the sd of their noise; `sums`: `ChainState.clipped`, (chains, draws, ...)."""
     sums = np.asarray(sums, np.float64)
     steps = (sums.shape[1] - 1) * thinning
     means = ((sums[:, -1] - sums[:, 0]) / steps).mean(axis=0)
@@ -255,7 +247,8 @@ def excess_of(midpoints: BySite, positions: BySite, noise: Noise) -> dict[str, f
 
     found, count = {}, sum(max(1, int(np.prod(np.shape(z)[2:]))) for z in positions.values())
     free = 0.25 * noise.most * noise.moves[:, :_FEWEST]
-    freedom = max(1.0, free.size * noise.independent)
+    kept = (1.0 - noise.friction) ** (2 * noise.thinning)  # momentum correlates the squares of successive moves
+    freedom = max(1.0, free.size * float(np.mean((1.0 - kept) / (1.0 + kept))))
     chance = chdtri(freedom, FALSE_ALARM / count) / freedom
     for site, position in positions.items():
         middle, off = np.asarray(midpoints[site], np.float64), np.asarray(position, np.float64)

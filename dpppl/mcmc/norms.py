@@ -14,12 +14,11 @@ CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
 def with_norm_for(kernel: DPKernel, chains: Chains, norms: Norms, scale: float) -> DPKernel:
-    """The kernel of these chains, whose norm is still to be chosen, with the norm that private norms of the rows suggest, or the
-    least at which the prior alone is sampled well.
+    """The kernel of these chains with the norm that private norms of the rows suggest, or the least at which the prior alone,
+    with a standard deviation of `scale`, is sampled well.
 
-    Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
-
-    - **scale** - the standard deviation of the prior."""
+    Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the
+    prior."""
     bound = chains.bound
     if kernel.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
@@ -39,10 +38,8 @@ def with_norm_for(kernel: DPKernel, chains: Chains, norms: Norms, scale: float) 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
     """A norm that few rows exceed, to four digits: 1.25 times the .99 quantile.
 
-    Centred clipping has no bias, but loses information in clipped rows. It takes the affordable norm, at most four times the
+    Centred clipping has no bias, but loses information in clipped rows. It takes the `affordable_norm`, at most four times the
     .99 quantile. It clips at most a tenth of the rows, and at most 40 % of the sum of squared norms.
-
-    - **affordable** - `affordable_norm`, for centred clipping.
 
     >>> from dpppl.access.norm_histogram import SIZE
     >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)

@@ -29,9 +29,7 @@ class Outcome:
     - **measured** - step size, excess width, moving sites and clipped rows of the run.
     - **arrival** - which elements still move or are held by the posterior.
     - **failed** - numbers of the chains with values that are not finite.
-    - **first** - number of the first step of a chain that was collected.
-    - **draws** - collected states of each chain.
-    - **thinning** - steps from one of them to the next.
+    - **weights** - of the samples, (chains, draws); see `MCMC.get_weights`.
     - **sites** - samples of all sites, those included that the caller leaves out.
     - **prior** - makes prior draws of these sites; None in a pickle."""
 
@@ -40,9 +38,7 @@ class Outcome:
     measured: Measured
     arrival: Arrival
     failed: tuple[int, ...]
-    first: int
-    draws: int
-    thinning: int
+    weights: np.ndarray
     sites: BySite
     prior: Callable[[], dict[str, np.ndarray]] | None
 
@@ -56,7 +52,7 @@ class Outcome:
         - **last**, **records** - last states and records of each group of chains.
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
         - **counted** - rows that do not inform the posterior, where they were counted."""
-        call = chains.call
+        call, kernel = chains.call, chains.bound.kernel
         named = [(state, dict(zip(chains.fields, kept))) for state, (kept, _) in zip(last, records)]
         states, collected = named[0] if call.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
         if call.num_chains == 1:
@@ -64,6 +60,10 @@ class Outcome:
         first = call.first + call.discarded
         with TRACING:
             measured, arrival = measure(chains.bound, states, collected, first, call.thinning)
+        steps = kernel.schedule(first, call.num_collected * call.thinning)
+        times = kernel.diffusion_time(steps[0], kernel.noise_std(*steps))
+        weights = np.reshape(times, (call.num_collected, call.thinning)).sum(axis=1)
+        weights = np.ones_like(weights) if np.all(weights == weights[:1]) else weights  # equal to the last digit
         measured = measured if counted is None else replace(measured, counted=counted)
         samples = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
@@ -71,7 +71,7 @@ class Outcome:
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
         return cls(
             last_state=states, samples=samples, measured=measured, arrival=arrival,
-            failed=not_finite(states.z, call.num_chains), first=first, draws=call.num_collected, thinning=call.thinning,
+            failed=not_finite(states.z, call.num_chains), weights=np.tile(weights / weights.sum(), (call.num_chains, 1)),
             sites=dict(constrained), prior=lambda: prior_draws(split, public),
         )  # fmt: skip
 

@@ -178,8 +178,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         - **rng_key**, **args**, **extra_fields**, **init_params**, **kwargs** - as for `run`.
         - **collect_warmup** - whether to keep the warmup's samples."""
         kept = self.num_warmup // self.thinning if collect_warmup else 0
-        given, discarded = (args, kwargs, extra_fields, init_params), self.num_warmup - kept * self.thinning
-        self._execute(rng_key, self.num_warmup, *given, discarded, kept)
+        self._execute(rng_key, args, kwargs, extra_fields, init_params, self.num_warmup, self.num_warmup, kept)
         self._warmup_state = self._last_state
         if self.sampler.auto_norm and self._outcome is not None:
             self._counted = self._outcome.measured.counted
@@ -195,22 +194,23 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
           a histogram is that of the first run; rows are counted in each.
         - **extra_fields** - names of fields of the state, but not the key.
         - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several."""
-        warmup, kept = self.num_warmup if self._warmup_state is None else 0, self.num_samples // self.thinning
-        given, discarded = (args, kwargs, extra_fields, init_params), warmup + self.num_samples % self.thinning
-        self._execute(rng_key, warmup, *given, discarded, kept, self._warmup_state)
+        resume, kept = self._warmup_state, self.num_samples // self.thinning
+        warmup = self.num_warmup if resume is None else 0
+        num_steps = warmup + self.num_samples
+        self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, num_steps, kept, resume)
 
     def _execute(
-        self, rng_key: jax.Array, warmup: int, args: Tree, kwargs: Tree, extra_fields: object, init_params: Tree,
-        discarded: int, num_collected: int, resume: Tree = None,
+        self, rng_key: jax.Array, args: Tree, kwargs: Tree, extra_fields: object, init_params: Tree, warmup: int,
+        num_steps: int, num_collected: int, resume: Tree = None,
     ) -> None:  # fmt: skip
         """The phases of a run: bind the model; choose the norm; prove, charge and run."""
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
         run, kernel, given = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel(), (args, kwargs)
         args, kwargs = self.grouped(kernel.model, *given, run.key)
         call = Call(
-            args=args, kwargs=kwargs, fields=fields, removed=removed, init_params=init_params, discarded=discarded,
-            num_collected=num_collected, resume=resume, num_chains=self.num_chains, num_warmup=self.num_warmup,
-            thinning=self.thinning, chain_method=self.chain_method, mesh=self.mesh,
+            args=args, kwargs=kwargs, fields=fields, removed=removed, init_params=init_params, resume=resume,
+            discarded=num_steps - num_collected * self.thinning, num_collected=num_collected, thinning=self.thinning,
+            num_chains=self.num_chains, num_warmup=self.num_warmup, chain_method=self.chain_method, mesh=self.mesh,
         )  # fmt: skip
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
@@ -326,12 +326,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
         A sample stands for the diffusion time of the steps since the one collected before it: with decreasing steps later
         samples count less (Teh, Thiery, Vollmer 2016). Equal for a constant step and no thinning."""
-        ended, kernel = self._ended("get_weights"), self.calibrated_kernel()
-        step_sizes, multipliers = kernel.schedule(ended.first, ended.draws * ended.thinning)
-        times = kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))
-        weights = times.reshape(ended.draws, ended.thinning).sum(axis=1)
-        weights = np.ones(ended.draws) if np.all(weights == weights[:1]) else weights  # equal to the last digit
-        return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
+        return self._ended("get_weights").weights.copy()
 
     @checked
     def verdicts(self) -> dict[str, np.ndarray]:

@@ -35,9 +35,7 @@ def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKe
 
 
 def has_frame(frame: bool | None, kernel: DPKernel, privacy: Privacy, num_steps: int) -> bool:
-    """Whether chains with these settings start at a frame; see `checked_frame`. By default not in a run of few steps.
-
-    - **num_steps** - of each chain."""
+    """Whether chains with these settings start at a frame; see `checked_frame`. By default not where each has few steps."""
     mechanism, start = kernel.mechanism, kernel.init_strategy
     fits = {
         "target_epsilon": privacy.epsilon is not None, "clipping_norm='auto'": kernel.auto_norm,

@@ -22,21 +22,12 @@ from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
 from dpppl.model.supports import count
 from dpppl.model.units import responses_of, split_in_units
+from dpppl.svi import guides
 from dpppl.svi.elbo import Objective, check_params
-from dpppl.svi.guides import (
-    Arrays,
-    adopt,
-    check_shapes,
-    check_sites,
-    data_free,
-    guide_explained,
-    on_rows,
-    parts_of,
-    without_data,
-)
 from dpppl.svi.settings import SVISettings
 from dpppl.types import Foreign, Function, Tree
 
+Arrays = guides.Arrays
 Sites = dict[str, dict[str, Tree]]
 _MOST_NUMBERS = 2**16
 """The most numbers in the gradients of all responses of a row of a model that is not wide."""
@@ -52,9 +43,9 @@ def bind_objective(
     split = split_in_units(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
     guide_key, model_key = jax.random.split(key)
-    with explained(), guide_explained(svi.guide, split):
+    with explained(), guides.guide_explained(svi.guide, split):
         guide, guide_sites = _set_up(svi.guide, split, public, guide_key)
-        of_model = handlers.replay(data_free(svi.model, split, public), guide_sites)
+        of_model = handlers.replay(guides.data_free(svi.model, split, public), guide_sites)
         model_sites = _trace(of_model, model_key, {})
     if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
         raise UnsupportedModelError(f"the guide's site '{mutable[0]}' is {STATEFUL}")
@@ -69,10 +60,10 @@ def bind_objective(
                 "each row; write a guide that computes its distribution from the row (amortised). If it stands for missing "
                 f"values, {MISSING_CURE}"
             )
-        check_sites(guide_sites, split)
+        guides.check_sites(guide_sites, split)
     else:
         values = {name: site["value"] for name, site in params.items()}
-        check_shapes(guide_sites, model_sites, split)
+        guides.check_shapes(guide_sites, model_sites, split)
         captured = (*captured, *_check_written_guide(guide, split, public, guide_key, values))
     if not params:
         raise ConfigurationError(
@@ -85,7 +76,7 @@ def bind_objective(
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
-    adopt(svi.guide, guide)
+    guides.adopt(svi.guide, guide)
     responses, scale = None, None
     if isinstance(svi.clipping, Centred):
         responses = responses_of(split, svi.clipping.num_draws, public)
@@ -139,8 +130,8 @@ def _set_up(guide: object, split: SplitModel, public: Arrays, key: jax.Array) ->
     has no density at first, and one program evaluates the prior's. If that is not finite, NumPyro sets another copy up with the
     density: it looks for another start, or says what is wrong."""
     for has_density in (False, True):
-        copied = without_data(guide, split, public, has_density)
-        sites = _trace(data_free(copied, split, public), key, {})
+        copied = guides.without_data(guide, split, public, has_density)
+        sites = _trace(guides.data_free(copied, split, public), key, {})
         if _starts_where_finite(copied, split, public):
             break
     return copied, sites
@@ -151,7 +142,7 @@ def _starts_where_finite(guide: object, split: SplitModel, public: Arrays) -> bo
     guides written by hand, where NumPyro does not ask."""
     if not isinstance(guide, autoguide.AutoGuide):
         return True
-    z = {name: value for part in parts_of(guide) for name, value in vars(part).get("_init_locs", {}).items()}
+    z = {name: value for part in guides.parts_of(guide) for name, value in vars(part).get("_init_locs", {}).items()}
     if any(isinstance(value, jax.core.Tracer) for value in z.values()):
         return True
     if z.keys() != split.latents.keys():
@@ -205,7 +196,7 @@ def _check_written_guide(
     def drawn(leaves: Arrays, rows: Arrays) -> dict[str, Arrays]:
         """Draws of common latents and their log densities; parameters of the distributions of latents of rows."""
         given = jax.tree.unflatten(tree, [leaves[str(i)] for i in range(len(leaves))])
-        init["sites"] = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, given)
+        init["sites"] = _trace(guides.on_rows(guide, split, rows, public, hide_rows=False), key, given)
         samples = {name: site for name, site in init["sites"].items() if site["type"] == "sample"}
         common = {name: s for name, s in samples.items() if split.data_plate not in plates_of(s)}
         return {
@@ -215,7 +206,7 @@ def _check_written_guide(
 
     def at_start(rows: Arrays) -> dict[str, Arrays]:
         """The parameters as they start."""
-        sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
+        sites = _trace(guides.on_rows(guide, split, rows, public, hide_rows=False), key, {})
         init["params"] = {name: site for name, site in sites.items() if _is_param(site)}
         return {"start": {name: site["value"] for name, site in init["params"].items()}}
 
@@ -228,7 +219,7 @@ def _check_written_guide(
         start, starts = (Dependence(at_start, row=split.arguments.shapes(n)) for n in (1, split.num_rows))
     check_effects(starts.program, "guide")
     captured = check_captured(starts.program, {split.num_rows}, "guide")
-    check_sites(init["sites"], split)
+    guides.check_sites(init["sites"], split)
     for name, site in init["params"].items():
         shape = jax.tree.map(np.shape, params.get(name, site["value"]))
         if jax.tree.map(np.shape, site["value"]) != shape:

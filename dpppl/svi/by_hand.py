@@ -114,9 +114,7 @@ class SVIByHand(SVISettings):
     def set_up(
         self, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
     ) -> SVIState:
-        """The first state, without a claim of its key.
-
-        - **key**, **args**, **kwargs**, **init_params** - as for `init`."""
+        """The first state, as of `init`, without a claim of its key."""
         self._objective, state = self._bind(key, args, kwargs, init_params)
         self._programs, self._inputs = {}, Inputs.of(self._objective.split)
         self._first_start = self._first_start if init_params is None else Start.SUPPLIED
@@ -126,9 +124,7 @@ class SVIByHand(SVISettings):
         self, what: str, statistic: Function, rows: Tree, public: Tree, key: jax.Array, bound: float,
         noise_multiplier: float | None,
     ) -> float:  # fmt: skip
-        """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
-
-        Without a noise multiplier the query uses up what the budget has left."""
+        """The noised sum of `statistic(row, public)`, clipped to [-bound, bound]; None: noise that uses up the budget's rest."""
         if noise_multiplier is None and self.budget.target_epsilon is None:
             raise ConfigurationError(
                 "give noise_multiplier: there is no target_epsilon whose rest the query could use."

@@ -12,7 +12,7 @@ from numpyro.distributions import biject_to
 from numpyro.infer import autoguide, init_to_median
 
 from dpppl.errors import ConfigurationError
-from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers
 from dpppl.validation import checked_fields
 
 
@@ -70,12 +70,10 @@ class AutoDropout(autoguide.AutoDelta):
     ) -> dict[str, jax.Array]:  # fmt: skip
         values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
         keys = jax.random.split(rng_key, math.prod(sample_shape))
-        draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(keys)
+        inverse = {name: biject_to(self.prototype_trace[name]["fn"].support).inv for name in values}
+        one = lambda key: self._postprocess_fn({n: inverse[n](v) for n, v in self.drop(values, key).items()})  # noqa: E731
+        draws = jax.vmap(one)(keys)
         return {name: leaf.reshape(*sample_shape, *leaf.shape[1:]) for name, leaf in draws.items()}
-
-    def _postprocess(self, values: BySite) -> Tree:
-        unconstrained = {n: biject_to(self.prototype_trace[n]["fn"].support).inv(v) for n, v in values.items()}
-        return self._postprocess_fn(unconstrained)
 
     def __call__(self, *args: object, **kwargs: object) -> dict[str, jax.Array]:
         if self.prototype_trace is None:

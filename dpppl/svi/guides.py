@@ -67,7 +67,7 @@ def check_guide(guide: object) -> None:
 
 
 @contextlib.contextmanager
-def guide_explained(guide: object, split: SplitModel) -> Iterator[None]:
+def guide_explained(guide: Foreign, split: SplitModel) -> Iterator[None]:
     """Re-raise what else a guide fails with on made-up rows, with the user's line and the cure, as ConfigurationError."""
     name, model, call = type(guide).__name__, name_of(split.model), ", ".join(split.arguments.names)
     cure = f"a guide takes the model's arguments, ({call}), and draws each latent once, in the model's shape and without obs"
@@ -75,7 +75,12 @@ def guide_explained(guide: object, split: SplitModel) -> Iterator[None]:
         cure = f"make it of the model that runs: {name}({model})"
     try:
         if not isinstance(guide, autoguide.AutoGuide):
-            _check_signature(guide, split)
+            args, kwargs = split.arguments.join(split.placeholder_rows(), split.placeholder_public())
+            with contextlib.suppress(ValueError):  # it has no signature
+                try:
+                    inspect.signature(guide).bind(*args, **kwargs)
+                except TypeError as error:
+                    raise TypeError(f"it cannot be called as the model is, {error}") from None
         yield
     except DPPPLError:
         raise
@@ -93,17 +98,6 @@ def guide_explained(guide: object, split: SplitModel) -> Iterator[None]:
             f"the guide {what} fails on the arguments of {model}{user_line(error)}: {error}; {cure}. The latents are {latents}, "
             f"unconstrained; numpyro.infer.autoguide.AutoNormal({model}) draws them."
         ) from None
-
-
-def _check_signature(guide: Foreign, split: SplitModel) -> None:
-    """Refuse a guide that cannot be called as the model is."""
-    args, kwargs = split.arguments.join(split.placeholder_rows(), split.placeholder_public())
-    try:
-        inspect.signature(guide).bind(*args, **kwargs)
-    except ValueError:  # it has no signature
-        return
-    except TypeError as error:
-        raise TypeError(f"it cannot be called as the model is, {error}") from None
 
 
 def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool = True) -> Function:

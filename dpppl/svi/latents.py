@@ -25,11 +25,7 @@ def learned_latents(
     objective: Objective, public: Tree, phi: BySite, gradients: BySite
 ) -> tuple[dict[str, Array], bool]:
     """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents; and whether
-    every element has a location and a spread. Only these show whether noise hides it.
-
-    - **objective** - the ELBO, with the guide.
-    - **phi** - the guide's unconstrained parameters.
-    - **gradients** - noisy gradients by parameter, (number kept, ...).
+    every element has a location and a spread. Only these show whether noise hides it. `gradients`: (number kept, ...).
 
     "prior": the guide has the prior's spread and location; a point stayed at the prior's median, and no gradient could have
     moved it. "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of

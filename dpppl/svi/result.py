@@ -95,8 +95,7 @@ class SVIResult:
 
     @cached_property
     def _refusals(self) -> list[str]:
-        """Refusals that follow from the noisy gradients alone, without guide and prior. Empty where there are very many
-        numbers."""
+        """Refusals that follow from the noisy gradients alone; none where there are very many numbers."""
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
         framed = getattr(self.report.details, "frame", None) is not None
@@ -205,9 +204,8 @@ class SVIResult:
         return to_inference_data(draws, self.report, self._with_functions("to_arviz").split.dims, coords, dims)
 
     def __repr__(self) -> str:
-        cost = (
-            "" if self.report.epsilon is None else f", epsilon {self.report.epsilon:.4g} at delta {self.report.delta:g}"
-        )
+        epsilon, delta = self.report.epsilon, self.report.delta
+        cost = "" if epsilon is None else f", epsilon {epsilon:.4g} at delta {delta:g}"
         shapes = [f"{name} {_shape(value)}" for name, value in self.last_params.items()]
         return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
 
@@ -231,8 +229,5 @@ class SVIResult:
 def _shape(value: jax.Array) -> str:
     """Shape of a parameter, for printing."""
     sizes = [np.size(leaf) for leaf in jax.tree.leaves(value)]
-    return (
-        str(np.shape(value))
-        if jax.tree_util.all_leaves([value])
-        else f"({sum(sizes):,} numbers in {len(sizes)} arrays)"
-    )
+    is_leaf = jax.tree_util.all_leaves([value])
+    return str(np.shape(value)) if is_leaf else f"({sum(sizes):,} numbers in {len(sizes)} arrays)"

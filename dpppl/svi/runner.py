@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from dpppl.access.clipping import NUM_COUNTS
 from dpppl.access.norm_histogram import Norms
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import CountedRows
@@ -18,7 +20,7 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import TRACING, Begin, Plan, drive, on_host
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Begin, Method, Plan, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
 from dpppl.runs.session import Run
 from dpppl.svi import optimizers
@@ -26,7 +28,7 @@ from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import counted_rows
-from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
+from dpppl.svi.step import SVIState, check_state, continued, thinning_for
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
 
@@ -183,11 +185,16 @@ class SVI(SVIByHand):
                 return self._begun(objective.split, start, rows, charges, origin)
 
             def plan() -> Plan:
-                step = self.step_function(objective, charge.mechanism, charge.noise_multipliers[0])
+                counts = jnp.zeros(NUM_COUNTS) if charge.mechanism.counts else None
+                method = Method(
+                    step=self.step_function(objective, charge.mechanism, charge.noise_multipliers[0]), num_steps=num_steps,
+                    length=-(-num_steps // NUM_CHUNKS // thinning) * thinning, thinning=thinning, last=self._phi,
+                    mean=lambda state: (self._phi(state), counts),
+                )  # fmt: skip
                 return Plan(
-                    method=method_of(step, self._phi, num_steps, thinning, charge.mechanism.counts), chain_groups=[state],
-                    rows=rows, public=public, charges=[charge], what="SVI", settings=(thinning,), notes=objective.split.notes,
-                    print_cost=self.print_cost, progress_bar=progress_bar, describe=lambda done: "SVI",
+                    method=method, chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
+                    settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost,
+                    progress_bar=progress_bar, describe=lambda done: "SVI",
                 )  # fmt: skip
 
             if histogram:

@@ -227,15 +227,14 @@ class SVIDetails:
     is_wide: bool = False
 
     def rows(self) -> list[tuple[str, str]]:
-        return [
-            ("steps", f"{self.num_steps}, each an access of the data"),
-            *([("frame", self.frame)] if self.frame else []),
-            *([("wide model", "clipped flat, where noise and prior weigh the same")] if self.is_wide else []),
-            ("queries", f"{self.num_queries}, each an access of the data"),
-            ("particles", f"{self.num_particles} a step, clipped together: one access"),
-            *([("clipped rows", str(self.clipped))] if self.clipped else []),
-            *([("counted rows", str(self.counted))] if self.counted else []),
-        ]
+        lines = {
+            "steps": f"{self.num_steps}, each an access of the data", "frame": self.frame,
+            "wide model": "clipped flat, where noise and prior weigh the same" if self.is_wide else None,
+            "queries": f"{self.num_queries}, each an access of the data",
+            "particles": f"{self.num_particles} a step, clipped together: one access",
+            "clipped rows": self.clipped, "counted rows": self.counted,
+        }  # fmt: skip
+        return [(name, str(words)) for name, words in lines.items() if words]
 
     def warnings(self) -> list[str]:
         biased = self.clipped is not None and self.clipped.is_biased

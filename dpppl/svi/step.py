@@ -1,6 +1,5 @@
 """One step of SVI (a guide draw, a noisy sum of row gradients, an update of the parameters), and which iterates are kept."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,16 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
-from dpppl.access.clipping import NUM_COUNTS, Adaptive, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
-from dpppl.runs.driver import NUM_CHUNKS, Method
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.types import Foreign, Function, Tree
+from dpppl.types import Foreign, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**26, 1000
@@ -44,10 +42,7 @@ def svi_step(
 ) -> tuple[SVIState, Tree]:  # fmt: skip
     """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
-    - **mechanism**, **noise_multiplier** - of its access.
-    - **optim** - NumPyro's interface to the optimiser.
-    - **gradient** - "aligned" or "per_parameter".
-    - **num_data** - declared number of rows, or None."""
+    `noise_multiplier`: of its access; `gradient`: "aligned" or "per_parameter"; `num_data`: declared number of rows, or None."""
     phi, rate = optim.get_params(state.optim_state), mechanism.subsampling.rate
     key = jax.random.fold_in(keys.stream(state.rng_key, "guide"), state.i)
     asked = (objective.aligned if gradient == "aligned" else objective.per_parameter)(phi, key, public)
@@ -118,15 +113,3 @@ def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) ->
     size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
     kept = min(_LENGTH, max(2, _SIZE // max(1, size)))
     return max(1, -(-num_steps // kept))
-
-
-def method_of(
-    step: Callable[..., tuple[Tree, Tree]], params_of: Function, num_steps: int, thinning: int, counts: bool
-) -> Method:
-    """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
-    `counts`, those of rows as shares."""
-    length = -(-num_steps // NUM_CHUNKS)
-    return Method(
-        step=step, num_steps=num_steps, length=-(-length // thinning) * thinning, thinning=thinning, last=params_of,
-        mean=lambda state: (params_of(state), jnp.zeros(NUM_COUNTS) if counts else None),
-    )  # fmt: skip

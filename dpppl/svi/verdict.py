@@ -143,9 +143,9 @@ def tail_of(trajectory: Tree, tail: float) -> Tree:
 
 
 def convergence(
-    gradients: Mapping[str, object], tail: float = TAIL, clipped: ClippedRows | None = None,
-    counted: CountedRows | None = None, latents: Mapping[str, Array] | None = None, by_parameter: bool = True,
-    framed: bool = False, narrowed: Mapping[str, Array] | None = None, informed: float = 1.0,
+    gradients: Mapping[str, object], clipped: ClippedRows | None = None, counted: CountedRows | None = None,
+    latents: Mapping[str, Array] | None = None, by_parameter: bool = True, framed: bool = False,
+    narrowed: Mapping[str, Array] | None = None, informed: float = 1.0,
 ) -> Convergence:  # fmt: skip
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
@@ -169,7 +169,7 @@ def convergence(
     named = {path[0].key + jax.tree_util.keystr(path[1:]): np.asarray(leaf, np.float64) for path, leaf in leaves}
     # The last one may be a mean over fewer steps.
     named = {name: x.reshape(len(x), math.prod(x.shape[1:]))[:-1] for name, x in sorted(named.items())}
-    tails = tail_of(named, tail)
+    tails = tail_of(named, TAIL)
     parameters = tuple(_parameter(name, x, tails[name], FALSE_ALARM / len(named), framed) for name, x in named.items())
     found = {p.verdict for p in parameters}
     verdict = next((v for v in (DIVERGED, MOVING, ARRIVED) if v in found), UNDECIDED)
