@@ -114,7 +114,9 @@ class SVIByHand(SVISettings):
     def set_up(
         self, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
     ) -> SVIState:
-        """The first state, as of `init`, without a claim of its key."""
+        """The first state, without a claim of its key.
+
+        - **key**, **args**, **kwargs**, **init_params** - as for `init`."""
         self._objective, state = self._bind(key, args, kwargs, init_params)
         self._programs, self._inputs = {}, Inputs.of(self._objective.split)
         self._first_start = self._first_start if init_params is None else Start.SUPPLIED
