@@ -173,7 +173,7 @@ ROOMS = {
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_561, 1_400),
-    "svi": ("svi", 2_486, 1_400),
+    "svi": ("svi", 2_488, 1_400),
     "row_statistics": ("row_statistics", 1_934, 700),
     "noise_aware": ("noise_aware", 2_575, 900),
     "contrib": ("contrib", 4_000, 4_000),
