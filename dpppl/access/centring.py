@@ -163,8 +163,8 @@ def binary_factor(odds: jax.Array, length: jax.Array, norm: Scalar) -> jax.Array
 
 def noisy_centred_sum(
     mechanism: Mechanism, responses: Tree, is_binary: bool, log_likelihood: LogLikelihood,
-    to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]], position: Tree, rows: Tree, public: Tree, *,
-    key: jax.Array, noise_multiplier: Scalar, step: Scalar,
+    to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]], position: Tree, rows: Tree, public: Tree,
+    num_positions: int = 1, *, key: jax.Array, noise_multiplier: Scalar, step: Scalar,
 ) -> NoisySum:  # fmt: skip
     """`door.noisy_sum` of centred gradients with respect to `position`.
 
@@ -174,11 +174,14 @@ def noisy_centred_sum(
     - **log_likelihood** - as for `centred_gradient`.
     - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
     - **position** - what gradients are taken in.
+    - **num_positions** - of more than one, on the first axis, each is centred by responses of its own, and clipped at its part of
+      the norm: together they are at most as long.
     - **rows**, **public**, **key**, **noise_multiplier**, **step** - as for `door.noisy_statistic`."""
     clipping, log_likelihood = mechanism.clipping, mechanism.marked(log_likelihood)
     assert isinstance(clipping, Centred)
+    norm = clipping.clipping_norm / num_positions**0.5
     if is_binary:
-        statistic = binary_gradient(log_likelihood, clipping.clipping_norm)
+        statistic = binary_gradient(log_likelihood, norm)
     else:
 
         def respond(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Tree:
@@ -190,8 +193,9 @@ def noisy_centred_sum(
             return responses.completions(z, row, public)
 
         gaps = complete if responses.missing else None
-        statistic = centred_gradient(log_likelihood, respond, clipping.clipping_norm, gaps)
+        statistic = centred_gradient(log_likelihood, respond, norm, gaps)
+    of_all = statistic if num_positions == 1 else jax.vmap(statistic, (0, None, None))
     return noisy_statistic(
-        mechanism, statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier,
+        mechanism, of_all, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier,
         step=step, number=ROW_NUMBER,
     )  # fmt: skip

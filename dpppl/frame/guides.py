@@ -54,9 +54,9 @@ class Movement:
         found: dict[str, Tree] = dict(self.metric.start)
         for name, transform in self.transforms.items():
             if name.endswith("_scale_tril"):
-                found[name] = transform.inv(jnp.asarray(self.metric.root, jnp.float32))
+                found[name] = transform.inv(jnp.asarray(self.metric.root, float))
             elif name.endswith("_scale"):
-                found[name] = transform.inv(jnp.asarray(self._sds(name), jnp.float32))
+                found[name] = transform.inv(jnp.asarray(self._sds(name), float))
         return found
 
     def outside(self, psi: BySite) -> dict[str, Tree]:
@@ -70,9 +70,9 @@ class Movement:
         found = dict(locations({name: params[name] for name in self.metric.shapes}))
         for name, transform in self.transforms.items():
             if name.endswith("_scale_tril"):
-                found[name] = transform.inv(jnp.asarray(matrix, jnp.float32) @ transform(params[name]))
+                found[name] = transform.inv(jnp.asarray(matrix, float) @ transform(params[name]))
             elif name.endswith("_scale"):
-                sds = jnp.asarray(self._sds(name), jnp.float32)
+                sds = jnp.asarray(self._sds(name), float)
                 found[name] = transform.inv(scaled(transform(params[name]), sds))
         return found
 

@@ -60,7 +60,7 @@ class Metric:
 
     @property
     def start(self) -> dict[str, Array]:
-        return dict(self.split(np.asarray(self.centre, np.float32)))
+        return dict(self.split(jnp.asarray(self.centre, float)))
 
     def coordinates(self, z: Tree) -> dict[str, Tree]:
         """The coordinates u of z, by site."""

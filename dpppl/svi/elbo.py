@@ -31,8 +31,8 @@ from dpppl.types import BySite, Foreign, Function, Tree
 class RowSum(NamedTuple):
     """The sum of row gradients that a step needs.
 
-    - **log_likelihood** - `log_likelihood(position, row, public)`, of one row.
-    - **to_latents** - `to_latents(position, public)`: the latents there, of the first particle, and the model's Public arrays.
+    - **log_likelihood** - `log_likelihood(position, row, public)`, of one row; of one particle where responses are drawn at each.
+    - **to_latents** - `to_latents(position, public)`: the latents there, and the model's Public arrays.
     - **position**, **public** - where the gradient is taken, and what else enters it.
     - **direction** - `direction(noisy, rate)`: the ascent direction in phi, from the noisy sum, like `position`."""
 
@@ -69,8 +69,7 @@ class Objective:
     - **num_particles** - guide draws a step.
     - **reads_rows** - whether the guide draws latents of rows, or the model has parameters.
     - **captured** - arrays that model and guide captured, in words.
-    - **responses** - the model's distribution of a row's responses, for centred clipping; else None. They are drawn at the first
-      particle: one draw for all particles, as there is one observed response for all of them.
+    - **responses** - the model's distribution of a row's responses, for centred clipping; else None.
     - **shapes** - of the constrained parameters, by name.
     - **metric** - the frame in which aligned gradients are clipped and noised, None without one.
     - **wide_scale** - the median prior sd of the latents of a wide model, None of others."""
@@ -86,10 +85,6 @@ class Objective:
     shapes: Mapping[str, Tree] = field(default_factory=dict)
     metric: Metric | None = None
     wide_scale: float | None = None
-
-    def _first(self, z: BySite) -> BySite:
-        """The latents of the first particle."""
-        return z if self.num_particles == 1 else jax.tree.map(lambda leaf: leaf[0], z)
 
     def constrain(self, phi: BySite) -> dict[str, jax.Array]:
         """The parameters as NumPyro's users see them."""
@@ -148,17 +143,17 @@ class Objective:
             per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
             return pullback((jnp.ones_like(prior), per_particle))[0]
 
+        of_rows = self._sum_over_particles if self.responses is None else self.split.log_likelihood
         if metric is None:
-            return RowSum(self._sum_over_particles, lambda z, public: (self._first(z), public), z, public, direction)
-        of_u = lambda u, *rest: self._sum_over_particles(metric.latents(u), *rest)  # noqa: E731
-        to_latents = lambda u, public: (self._first(metric.latents(u)), public)  # noqa: E731
-        return RowSum(of_u, to_latents, metric.coordinates(z), public, direction)
+            return RowSum(of_rows, lambda z, public: (z, public), z, public, direction)
+        of_u = lambda u, *rest: of_rows(metric.latents(u), *rest)  # noqa: E731
+        return RowSum(of_u, lambda u, public: (metric.latents(u), public), metric.coordinates(z), public, direction)
 
     def per_parameter(self, phi: BySite, key: jax.Array, public: Tree) -> RowSum:
         """The sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
         direction = lambda noisy, rate: jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)  # noqa: E731
-        latents = lambda phi, given: (self._first(self.draws(phi, given[1], given[0])[1]), given[0])  # noqa: E731
+        latents = lambda phi, given: (self.draws(phi, given[1], given[0])[1], given[0])  # noqa: E731
         return RowSum(self.mean_log_likelihood, latents, phi, (public, key), direction)
 
     def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:

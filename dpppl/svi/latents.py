@@ -52,7 +52,8 @@ def learned_latents(
         is_all &= site in places and not np.any(is_point)
         if site not in places:
             continue
-        gradient = np.asarray(places[site], np.float64).reshape(-1, *expected.shape[1:])
+        gradient = np.asarray(places[site], np.float64)
+        gradient = gradient.reshape(len(gradient), *expected.shape[1:])
         spread = np.std(values, axis=0)
         pull, error = _mean_and_error(gradient)
         if objective.metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
@@ -93,7 +94,8 @@ def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> d
     def ways(phi: BySite) -> Tree:
         """Changes of unconstrained parameters that change the logarithm of one spread by 1."""
         found = {}
-        for name, value in objective.constrain(phi).items():
+        is_auto = isinstance(objective.guide, autoguide.AutoGuide)
+        for name, value in objective.constrain(phi).items() if is_auto else ():
             move = lambda way, name=name, value=value: jax.jvp(objective.transforms[name].inv, (value,), (way,))[1]  # noqa: E731
             if name.endswith("_scale"):
                 found[name] = move(value)

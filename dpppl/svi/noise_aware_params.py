@@ -8,6 +8,7 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
+from dpppl.frame.guides import Movement
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.svi.elbo import Objective
 from dpppl.types import BySite, Tree
@@ -39,10 +40,12 @@ def noise_aware_params(
         prior_mean, prior_variance = moments[name]
         loc = np.asarray(params[name], np.float64)
         if isinstance(guide, autoguide.AutoMultivariateNormal):
-            factor = np.asarray(params[prefix + "scale_tril"], np.float64)
-            loc, covariance = _combined(
-                loc, factor @ factor.T, mean, np.diag(variance), prior_mean, np.diag(prior_variance)
-            )
+            factor, noise = np.asarray(params[prefix + "scale_tril"], np.float64), np.diag(variance)
+            if objective.metric is not None:  # in which noise is white
+                white = Movement.of(objective.metric, guide, objective.transforms).metric
+                noise = white.inverse.T @ np.diag((gradient @ white.root).var(axis=0, ddof=1)) @ white.inverse
+                noise /= len(gradient)
+            loc, covariance = _combined(loc, factor @ factor.T, mean, noise, prior_mean, np.diag(prior_variance))
             params[prefix + "scale_tril"] = jnp.asarray(np.linalg.cholesky(covariance), jnp.result_type(float))
         else:
             own = np.minimum(np.asarray(params[prefix + "scale"], np.float64) ** 2, prior_variance)

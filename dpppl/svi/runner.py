@@ -54,7 +54,7 @@ class SVI(SVIByHand):
     - **gradient** - "aligned" clips and noises the gradient with respect to the latents, and multiplies it by the guide's
       Jacobian. "per_parameter" clips and noises the gradient with respect to the guide's parameters; guides that read their row
       need it.
-    - **num_particles** - guide draws a step, one access together.
+    - **num_particles** - guide draws a step, one access together: the clipping norm is that of all their gradients as one vector.
     - **clipping** - "centred", the default where the norm is "auto" and the model not wide, clips the difference of a row's
       gradient and its expectation under the model: the posterior is unbiased however many rows are clipped. "flat", else the
       default, clips the gradient itself, and works for every model and guide. Further rules: "normalised", dpppl.Adaptive(...).
@@ -71,8 +71,8 @@ class SVI(SVIByHand):
     - **frame** - whether to spend 16 % of the cost on where the posterior is and how wide, by the accesses of `dpppl.NoiseAware`:
       the guide starts there; gradients are clipped, and parameters move, in coordinates in which the posterior is nearly white.
       For AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal and AutoDelta, whose parameters and family stay as they are.
-      None: a frame for these, where target_epsilon is given, norm, start and optimiser are the defaults, the run has 200 steps
-      or more, and the model at most 500 latents of which 200 numbers enter the likelihood.
+      None: a frame for these, where target_epsilon is given, norm, start, `init_scale` and optimiser are the defaults, the run
+      has 200 steps or more, and the model at most 500 latents of which 200 numbers enter the likelihood.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
 
@@ -97,13 +97,15 @@ class SVI(SVIByHand):
     """
 
     @checked
-    def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS) -> PrivacyReport:
+    def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS, init_state: SVIState | None = None) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data; before a first run, of no wide model.
 
-        - **num_steps** - steps of the run."""
-        first = sum(charge.num_steps for charge in self.budget.charged)
-        charges = self._charges(positive_integer(num_steps, name="num_steps"), first)
-        return self._planned(charges)
+        - **num_steps** - steps of the run.
+        - **init_state** - the state that it goes on from: parts of `Partition` go round with its steps."""
+        if init_state is not None:
+            check_state(init_state, "init_state")
+        first = 0 if init_state is None else int(init_state.i)
+        return self._planned(self._charges(positive_integer(num_steps, name="num_steps"), first))
 
     @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
@@ -241,6 +243,8 @@ class SVI(SVIByHand):
                 if metric is not None and movement is not None:  # from now on parameters start and move in it
                     norm, self._metric = clipped_at(metric, norms, split.num_rows, [steps])
                     self._first_start, self._optim = Start.FRAME, MovedOptimizer(steps.num_steps, movement)
+                if self.num_particles > 1:  # whose gradients are clipped as one vector
+                    norm = float(f"{norm * self.num_particles**0.5:.4g}")
                 self._mechanism, self._has_auto_norm = self._mechanism.with_norm(norm), False
 
             return NormPhase.starting(z, split, plan, histogram, choose, metric)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from dpppl.access.clipping import Adaptive, Flat
+from dpppl.access.clipping import Adaptive, Centred, Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
@@ -64,7 +64,8 @@ class SVISettings(Fixed, PrivateRunner):
             "clipping='centred'": clipping is None or (isinstance(clipping, str) and clipping == "centred"),
             "subsampling=FullBatch()": scheme.rate == 1.0,
             "optim=None": optim is None, "a guide without a start of its own": start_of(guide) is Start.GUIDE,
-            NAMES: moves(guide), "discretise=False": not discretise,
+            NAMES: moves(guide), "a guide without init_scale": getattr(guide, "_init_scale", 0.1) == 0.1,  # NumPyro's
+            "discretise=False": not discretise,
         }  # fmt: skip
         self._may_have_frame = checked_frame(frame, fits)
         if self._optim is None:
@@ -78,6 +79,10 @@ class SVISettings(Fixed, PrivateRunner):
                 "give the norm as a number: clipping_norm=1.0."
             )
         self.clipping = svi_clipping_of(clipping, clipping_norm, self.num_data)  # at norm 1 where a run chooses it
+        if self.num_particles > 1 and gradient == "per_parameter" and isinstance(self.clipping, Centred):
+            raise ConfigurationError(
+                'clipping="centred" of several particles needs gradient="aligned", or num_particles=1.'
+            )
         self._mechanism = Mechanism(
             clipping=self.clipping, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
@@ -168,7 +173,7 @@ class SVISettings(Fixed, PrivateRunner):
         def charges_at(sigma: float) -> list[Charge]:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
             if self._scale is not None:
-                norm = mechanism.subsampling.rate * num_steps**0.5 / (sigma * self._scale)
+                norm = mechanism.subsampling.rate * (num_steps * self.num_particles) ** 0.5 / (sigma * self._scale)
                 return [replace(steps, mechanism=mechanism.with_norm(float(f"{norm:.4g}")))]
             return [*prelude_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 

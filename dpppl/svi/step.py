@@ -49,9 +49,9 @@ def svi_step(
     law, clipping, norm = objective.responses, mechanism.clipping, state.clipping_norm
     settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
     if law is not None:
-        is_binary = objective.num_particles == 1 and law.is_binary
         noisy = noisy_centred_sum(
-            mechanism, law, is_binary, asked.log_likelihood, asked.to_latents, asked.position, rows, asked.public, **settings
+            mechanism, law, law.is_binary, asked.log_likelihood, asked.to_latents, asked.position, rows, asked.public,
+            objective.num_particles, **settings,
         )  # fmt: skip
     else:
         settings |= dict(clipping_norm=norm, number=ROW_NUMBER if objective.reads_rows else None)

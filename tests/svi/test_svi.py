@@ -193,10 +193,12 @@ def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
 
 
 @pytest.mark.slow
-def test_the_conjugate_posterior_is_reached_through_poisson_batches():
+@pytest.mark.parametrize("clipping", ["flat", "centred"])
+def test_the_conjugate_posterior_is_reached_through_poisson_batches(clipping):
+    """Centred on responses that all particles share, the spread had a quarter of the likelihood's curvature."""
     y = np.random.default_rng(3).normal(1.0, 1.0, 2000).astype(np.float32)
     svi = make(normal, optim=optax.adam(0.02), clipping_norm=8.0, noise_multiplier=1e-6,
-               subsampling=dpppl.Poisson(0.2), num_particles=4)  # fmt: skip
+               subsampling=dpppl.Poisson(0.2), num_particles=4, clipping=clipping)  # fmt: skip
     result = run(svi, 1500, y, init_params={"mu_auto_loc": jnp.asarray(0.5), "mu_auto_scale": jnp.asarray(0.1)})
     precision = len(y) + 0.25
     params = result.averaged_params(0.5)
@@ -337,6 +339,12 @@ def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_t
     with pytest.raises(dpppl.BudgetExceededError, match="nothing was run"):
         run(svi, 1, X, Y, seed=1, init_state=result.state)
     assert svi.privacy_report().details.num_steps == 40
+    parts = make(noise_multiplier=2.0, subsampling=dpppl.Partition(4))
+    state = run(parts, 2, X, Y, seed=2).state
+    run(parts, 2, X, Y, seed=3)
+    planned = [parts.privacy_plan(4, init_state=at).epsilon_at(1e-5) for at in (state, None)]
+    run(parts, 4, X, Y, seed=4, init_state=state)
+    assert parts.privacy_report().epsilon_at(1e-5) == pytest.approx(planned[0]) and planned[0] != planned[1]
     text = str(report)
     assert "aligned" in text and "chain" not in text and "temperature" not in report.to_dict()
     with pytest.raises(dpppl.KeyReuseError):

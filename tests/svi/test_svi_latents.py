@@ -2,6 +2,7 @@
 
 import pickle
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -33,6 +34,12 @@ def line(x, y):
     a, b = numpyro.sample("a", dist.Normal(0.0, 1.0)), numpyro.sample("b", dist.Normal(0.0, 1.0))
     with numpyro.plate("data", y.shape[0]):
         numpyro.sample("y", dist.Normal(a + b * x, 1.0), obs=y)
+
+
+def plane(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
 def logistic(x, y):
@@ -86,6 +93,41 @@ def test_latents_that_noise_hides_are_named(monkeypatch):
     monkeypatch.setattr("dpppl.svi.latents._GROWING", np.inf)
     del result.__dict__["convergence"]
     assert set(result.convergence.latents["w"]) == {"learned"}
+
+
+def empty(y):
+    numpyro.sample("a", dist.Normal(0.0, 1.0).expand([0]).to_event(1))
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=y)
+
+
+def by_hand(y):
+    tril = numpyro.param("w_scale_tril", 0.1 * np.eye(2, dtype=np.float32))
+    numpyro.sample("w", dist.MultivariateNormal(numpyro.param("w_loc", np.zeros(2, np.float32)), scale_tril=tril))
+    numpyro.sample("a", dist.Normal(0.0, 1.0).expand([0]).to_event(1))
+
+
+@pytest.mark.parametrize("guide", [AutoNormal, lambda model: by_hand], ids=["no elements", "any matrix"])
+def test_a_verdict_of_latents_without_elements_and_of_matrices_of_a_guide(guide):
+    found = fitted(empty, guide, Y, num_steps=60, clipping_norm=1.0)
+    assert np.shape(found.sample_posterior(random.key(0), 3, found.last_params)["a"]) == (3, 0)
+    assert str(found.verdict) and repr(pickle.loads(pickle.dumps(found)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("x64", [False, True])
+def test_parameters_that_count_the_noise_of_a_frame_are_as_wide_as_it(x64):
+    """Gradients of a frame have white noise in its coordinates: that of a diagonal made these spreads 1.9 times as wide."""
+    with jax.enable_x64(x64):
+        x = np.random.default_rng(1).normal(size=(20_000, 2)) @ np.array([[1.0, 0.97], [0.0, 0.24]])
+        y = x @ [0.5, -0.3] + np.random.default_rng(2).normal(size=len(x))
+        found = fitted(plane, AutoMultivariateNormal, x, y, target_epsilon=2.0, frame=None, seed=5)
+        factors = [np.asarray(params["auto_scale_tril"]) for params in (found.params, found.noise_aware_params())]
+    spread, wider = (np.sqrt(np.sum(factor**2, axis=1)) for factor in factors)
+    exact = np.sqrt(np.diag(np.linalg.inv(x.T @ x + np.eye(2))))
+    assert np.all(np.abs(np.log(spread / exact)) < 0.35) and np.all((wider > spread) & (wider < 1.35 * spread))
+    assert factors[0].dtype == (np.float64 if x64 else np.float32)
 
 
 CASES = {
