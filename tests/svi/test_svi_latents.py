@@ -111,7 +111,6 @@ def by_hand(y):
 @pytest.mark.parametrize("guide", [AutoNormal, lambda model: by_hand], ids=["no elements", "any matrix"])
 def test_a_verdict_of_latents_without_elements_and_of_matrices_of_a_guide(guide):
     found = fitted(empty, guide, Y, num_steps=60, clipping_norm=1.0)
-    assert np.shape(found.sample_posterior(random.key(0), 3, found.last_params)["a"]) == (3, 0)
     assert str(found.verdict) and repr(pickle.loads(pickle.dumps(found)))
 
 
