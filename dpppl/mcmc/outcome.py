@@ -106,8 +106,7 @@ def print_table(
     prob = fraction(prob, name="prob")
     low, high = (1.0 - prob) / 2.0, (1.0 + prob) / 2.0
     header = ["mean", "std", "median", f"{low:.1%}", f"{high:.1%}", "n_eff", "r_hat"]
-    lines: list[list[str]] = []
-    left = 0
+    lines, left = list[list[str]](), 0
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
         elements = list(np.ndindex(value.shape[2:]))

@@ -138,8 +138,7 @@ def _set_up(guide: object, split: SplitModel, public: Arrays, key: jax.Array) ->
 
 
 def _starts_where_finite(guide: object, split: SplitModel, public: Arrays) -> bool:
-    """Whether the prior's density and its gradient are known to be finite where an AutoGuide starts. True within a trace and of
-    guides written by hand, where NumPyro does not ask."""
+    """Whether the prior's density and gradient are finite where an AutoGuide starts; True where NumPyro does not ask."""
     if not isinstance(guide, autoguide.AutoGuide):
         return True
     z = {name: value for part in guides.parts_of(guide) for name, value in vars(part).get("_init_locs", {}).items()}

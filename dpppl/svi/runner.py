@@ -227,8 +227,7 @@ class SVI(SVIByHand):
     def _choose_norm(
         self, run: Run, plan: Plan, objective: Objective, histogram: Charge, begin: Begin, located: Locator | None
     ) -> tuple[Run, CountedRows]:
-        """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
-        metric see `clipped_at`. Returns the run, which has the steps of `plan` reserved, and the counts of its rows."""
+        """Choose the norm; the run, which has the steps of `plan` reserved, and the counts of its rows."""
         [phi], [steps], split = map(self._phi, plan.chain_groups), plan.charges, objective.split
 
         def phase_in(metric: Metric | None) -> NormPhase:
@@ -239,6 +238,7 @@ class SVI(SVIByHand):
                 _, z = jax.jit(moved.draw)(start, keys.stream(run.key, "start"), plan.public)
 
             def choose(norms: Norms, _: float) -> None:
+                # At a draw of the first guide; in a metric see `clipped_at`.
                 norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
                 if metric is not None and movement is not None:  # from now on parameters start and move in it
                     norm, self._metric = clipped_at(metric, norms, split.num_rows, [steps])
