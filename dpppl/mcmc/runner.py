@@ -228,7 +228,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     def _choose_norm(
         self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]
     ) -> tuple[Run, CountedRows]:
-        """Choose the norm; the run, whose steps were reserved before, and its rows' counts. `given`: the arguments, not grouped."""
+        """Choose the norm; the run, whose steps are reserved, and its rows' counts. `given`: the arguments, not grouped."""
         if self.frame and call.init_params is not None:
             raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
         located, kernel = None, self.calibrated_kernel()
