@@ -18,6 +18,8 @@ from numpyro import handlers
 from numpyro.infer import NUTS, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density
+from small_models import latent, logistic, seen
+from small_models import normal_mean as mean
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnsupportedModelError
@@ -30,20 +32,10 @@ Y = (X[:, 0] > 0).astype(np.int32)
 OK_TABLE = np.ones(3, bool)
 
 
-def latent(name="w", *shape):
-    return numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
-
-
 def normal(y, ok=True):
     mu, tau = latent("mu"), numpyro.sample("tau", dist.HalfNormal(1.0))
     with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
         numpyro.sample("y", dist.Normal(mu, tau), obs=y)
-
-
-def logistic(x, y=None):
-    w = latent("w", 3)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
 def split(model, *args, **kwargs):
@@ -83,28 +75,6 @@ def test_responses_drawn_from_a_model_leave_its_conditions_alone():
     assert list(drawn) == ["y"] and np.allclose(drawn["y"], 2.0, atol=1e-2)
 
 
-def test_a_number_computed_from_all_rows_is_not_observed():
-    def of_all(y):
-        mu = latent("mu")
-        numpyro.sample("mean", dist.Normal(mu, 0.1), obs=y.mean())
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-    message = refused(of_all, X[:, 0])
-    assert (
-        "site 'mean' is observed outside the data plate: one number, of one row or of all; observe an array" in message
-    )
-
-
-def test_conditions_follow_the_rules_of_priors():
-    def of_the_number_of_rows(y):
-        numpyro.sample("scale", dist.Normal(mu := latent("mu"), 1.0), obs=1.0 / y.shape[0])
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-    assert "the prior of site 'scale' depends on the number of rows" in refused(of_the_number_of_rows, X[:, 0])
-
-
 def test_nothing_to_infer():
     everything = handlers.condition(normal, {"tau": 1.0, "mu": 0.0})
     message = refused(everything, X[:, 0])
@@ -119,78 +89,130 @@ def test_nothing_to_infer():
             run()
 
 
-def test_two_sites_of_one_name():
-    def twice(y):
-        latent("mu"), latent("mu")
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
-
-    assert "two sites are named 'mu'; give each a name of its own" in refused(twice, X[:, 0])
+def of_all(y):
+    numpyro.sample("mean", dist.Normal(mu := latent("mu"), 0.1), obs=y.mean())
+    seen(y, mu)
 
 
-def test_responses_marked_as_public():
-    message = refused(logistic, X, dpppl.Public(Y))
-    assert "uses argument 'y', which is marked dpppl.Public, as one value for each row: that is private" in message
-    assert split(logistic, X, Y).num_rows == N
+def of_the_number_of_rows(y):
+    numpyro.sample("scale", dist.Normal(mu := latent("mu"), 1.0), obs=1.0 / y.shape[0])
+    seen(y, mu)
 
 
-TABLE = np.arange(float(N), dtype=np.float32)
+def twice(y):
+    latent("mu"), latent("mu")
+    seen(y, 0.0)
 
 
-def test_a_table_as_long_as_the_data():
-    """Captured: pass it, as Public. Then either way to use it works, or is told what to do."""
-
-    def looked_up(group, y, table):
-        mu = latent("mu")
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu + table[group], 1.0), obs=y)
-
-    def row_by_row(y, table):
-        mu = latent("mu")
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu + table, 1.0), obs=y)
-
-    def by_position(y, table):
-        mu = latent("mu")
-        with numpyro.plate("data", y.shape[0]) as index:
-            numpyro.sample("y", dist.Normal(mu + table[index], 1.0), obs=y)
-
-    group = np.arange(N) % 5
-    y = X[:, 0]
-    assert "captures an array float32[N]" in refused(lambda group, y: looked_up(group, y, jnp.asarray(TABLE)), group, y)
-    assert split(looked_up, group, y, dpppl.Public(TABLE)).num_rows == N
-    message = refused(row_by_row, y, dpppl.Public(TABLE))
-    assert "argument 'table', which is marked dpppl.Public" in message and "table[group]" in message
-    assert split(row_by_row, y, TABLE).num_rows == N
-    assert "an array indexed by the plate" in refused(by_position, y, dpppl.Public(TABLE))
-    assert split(by_position, y, TABLE).num_rows == N
-
-    def fixed(y, table):
-        mu = latent("mu")
-        with numpyro.plate("data", N):
-            numpyro.sample("y", dist.Normal(mu + table[0], 1.0), obs=y.reshape(N))
-
-    message = refused(fixed, y, dpppl.Public(TABLE))
-    assert "fixes the number of rows" in message and "Public" not in message
+def looked_up(group, y, table):
+    seen(y, latent("mu") + table[group])
 
 
-def test_factors_of_rows():
-    def summed(x, y):
-        numpyro.factor("ll", dist.Normal(x @ latent("w", 3), 1.0).log_prob(y).sum())
+def captured(group, y):
+    looked_up(group, y, jnp.asarray(TABLE))
 
-    def in_plate(x, y):
-        w = latent("w", 3)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.factor("ll", dist.Normal(x @ w, 1.0).log_prob(y))
 
-    def residuals(x, y):
-        w = latent("w", 3)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("e", dist.Normal(x @ w - y, 1.0), obs=jnp.zeros(x.shape[0]))
+def row_by_row(y, table):
+    seen(y, latent("mu") + table)
 
-    assert "factor site 'll' is outside the data plate; write it in numpyro.plate" in refused(summed, X, Y)
-    assert "or use numpyro.factor in the data plate" in refused(residuals, X, Y)
-    assert split(in_plate, X, Y).num_rows == N
+
+def by_position(y, table):
+    mu = latent("mu")
+    seen(y, lambda index: mu + table[index])
+
+
+def fixed(y, table):
+    seen(y.reshape(N), latent("mu") + table[0], size=N)
+
+
+def summed(x, y):
+    numpyro.factor("ll", dist.Normal(x @ latent("w", 3), 1.0).log_prob(y).sum())
+
+
+def residuals(x, y):
+    seen(jnp.zeros(x.shape[0]), x @ latent("w", 3) - y, "e")
+
+
+def in_plate(x, y):
+    w = latent("w", 3)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.factor("ll", dist.Normal(x @ w, 1.0).log_prob(y))
+
+
+def players(at_bats, hits):
+    """As in the gallery's baseball and eight schools: one latent a row, until the observations are the rows."""
+    with numpyro.plate("players", at_bats.shape[0]):
+        numpyro.sample("hits", dist.Binomial(at_bats, probs=numpyro.sample("p", dist.Beta(2.0, 5.0))), obs=hits)
+
+
+def times_at_bat(player, hit, num_players):
+    with numpyro.plate("players", num_players):
+        p = numpyro.sample("p", dist.Beta(2.0, 5.0))
+    seen(hit, dist.Bernoulli(p[player]))
+
+
+def network(x, y):
+    seen(y, dist.Normal(jnp.tanh(x @ latent("w", 3, 1)), 1.0).to_event(1))
+
+
+def standardised(x, y):
+    logistic((x - x.mean(0)) / x.std(0), y)
+
+
+def with_public_moments(x, y, mean, std):
+    logistic((x - mean) / std, y)
+
+
+def classes(x, y):
+    seen(y, dist.Categorical(logits=x @ latent("w", 3, 2)))
+
+
+def classes_of_integers(x, y):
+    classes(x, y.astype(int))
+
+
+def of_a_frame(data):
+    normal(data["a"])
+
+
+TABLE, GROUP, HITS = np.arange(float(N), dtype=np.float32), np.arange(N) % 5, np.full(N, 45)
+PUBLIC_TABLE, LABELS = dpppl.Public(TABLE), Y.astype(np.float32)
+MOMENTS = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
+FRAME = pd.DataFrame(X, columns=list("abc"))
+REFUSED = {  # a model and its arguments, what the refusal says, and models and arguments of its cure
+    "a number of all rows": (of_all, (X[:, 0],), ["site 'mean' is observed outside the data plate: one number, of one row or of all; observe an array"]),
+    "a condition on the number of rows": (of_the_number_of_rows, (X[:, 0],), ["the prior of site 'scale' depends on the number of rows"]),
+    "two sites of one name": (twice, (X[:, 0],), ["two sites are named 'mu'; give each a name of its own"]),
+    "public responses": (logistic, (X, dpppl.Public(Y)), ["uses argument 'y', which is marked dpppl.Public, as one value for each row: that is private"],
+                         (logistic, X, Y)),
+    "a captured table": (captured, (GROUP, Y), ["captures an array float32[N]"], (looked_up, GROUP, Y, PUBLIC_TABLE)),
+    "a public table row by row": (row_by_row, (Y, PUBLIC_TABLE), ["argument 'table', which is marked dpppl.Public", "table[group]"],
+                                  (row_by_row, Y, TABLE)),
+    "a public table by position": (by_position, (Y, PUBLIC_TABLE), ["an array indexed by the plate", "couples the rows, or depends on their number"],
+                                   (by_position, Y, TABLE)),
+    "a fixed number of rows": (fixed, (Y, PUBLIC_TABLE), ["fixes the number of rows"]),
+    "a factor of all rows": (summed, (X, Y), ["factor site 'll' is outside the data plate; write it in numpyro.plate"], (in_plate, X, Y)),
+    "residuals": (residuals, (X, Y), ["the observed value of site 'e' does not depend on a private argument", "or use numpyro.factor in the data plate"],
+                  (in_plate, X, Y)),
+    "rows that sum up groups": (players, (HITS, Y), ["a continuous latent of each row", "one observation a row, and the groups' latents outside"],
+                                (times_at_bat, GROUP, Y, 5)),
+    "no axis of an event": (network, (X, X[:, 0]), ["observe y[:, None], of shape (n, 1), instead of y of shape (n,)"], (network, X, X[:, :1])),
+    "standardised": (standardised, (X, Y), ["site 'y' couples the rows", "a standard deviation over rows",
+                     "publicly known of all rows as a dpppl.Public one"], (with_public_moments, X, Y, *MOMENTS)),
+    "labels that are floats": (classes, (X, LABELS), ["labels of classes are integers: observe y.astype(int)"],
+                               (classes_of_integers, X, LABELS), (logistic, X, LABELS)),
+    "columns by name": (of_a_frame, (FRAME,), ["for columns by name pass a dict of them"], (of_a_frame, dict(FRAME.items()))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_are_refused_and_their_cures(name):
+    model, args, words, *cures = REFUSED[name]
+    message = refused(model, *args)
+    assert all(part in message for part in words), message
+    assert model is not fixed or "Public" not in message
+    for cure, *its in cures:
+        assert split(cure, *its).num_rows == N
 
 
 def forward(logits, words):
@@ -259,51 +281,6 @@ def test_arguments_that_are_no_rows(args, words):
     assert words in str(caught.value) and "every other array" not in str(caught.value)
 
 
-def test_rows_that_sum_up_groups():
-    """As in the gallery's baseball and eight schools: one latent a row, until the observations are the rows."""
-
-    def players(at_bats, hits):
-        with numpyro.plate("players", at_bats.shape[0]):
-            numpyro.sample("hits", dist.Binomial(at_bats, probs=numpyro.sample("p", dist.Beta(2.0, 5.0))), obs=hits)
-
-    def times_at_bat(player, hit, num_players):
-        with numpyro.plate("players", num_players):
-            p = numpyro.sample("p", dist.Beta(2.0, 5.0))
-        with numpyro.plate("data", player.shape[0]):
-            numpyro.sample("hit", dist.Bernoulli(p[player]), obs=hit)
-
-    message = refused(players, np.full(N, 45), Y)
-    assert (
-        "a continuous latent of each row" in message
-        and "one observation a row, and the groups' latents outside" in message
-    )
-    assert split(times_at_bat, np.arange(N) % 5, Y, 5).num_rows == N
-
-
-def test_responses_without_the_axis_of_an_event():
-    def network(x, y):
-        w = latent("w", 3, 1)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(jnp.tanh(x @ w), 1.0).to_event(1), obs=y)
-
-    assert "observe y[:, None], of shape (n, 1), instead of y of shape (n,)" in refused(network, X, X[:, 0])
-    assert split(network, X, X[:, :1]).num_rows == N
-
-
-def test_standardising_inside_the_model():
-    def inside(x, y):
-        logistic((x - x.mean(0)) / x.std(0), y)
-
-    def with_public_moments(x, y, mean, std):
-        logistic((x - mean) / std, y)
-
-    message = refused(inside, X, Y)
-    assert "site 'y' couples the rows" in message and "a standard deviation over rows" in message
-    assert "publicly known of all rows as a dpppl.Public one" in message
-    moments = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
-    assert split(with_public_moments, X, Y, *moments).num_rows == N
-
-
 def test_a_model_that_is_no_function():
     assert "the model is None; pass the function" in refused(None, X, kind=ConfigurationError)
 
@@ -320,9 +297,6 @@ def test_calls_that_do_not_fit_the_model():
         assert f"'logistic' does not take the arguments that the call has for it: {cause}; " in refused(
             logistic, *args, **kwargs, kind=ConfigurationError
         )
-
-
-FRAME = pd.DataFrame(X, columns=list("abc"))
 
 
 @pytest.mark.parametrize(
@@ -412,14 +386,6 @@ def test_what_is_no_array(value, message):
     with pytest.raises((ConfigurationError, UnsupportedModelError)) as caught:
         split(logistic, value())
     assert message in str(caught.value) and "closure and" not in message
-
-
-def test_columns_by_name():
-    def model(data):
-        normal(data["a"])
-
-    assert "for columns by name pass a dict of them" in refused(model, FRAME)
-    assert split(model, dict(FRAME.items())).num_rows == N
 
 
 def test_masked_arrays():
@@ -594,12 +560,6 @@ def test_objects_print_in_a_line_and_reports_as_tables():
     assert repr(report) == str(report) and "epsilon" in repr(report)
 
 
-def mean(y):
-    mu = latent("mu")
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-
 @pytest.fixture(scope="module")
 def fitted():
     """SVI with the default optimiser, and its result."""
@@ -696,17 +656,3 @@ def test_factors_of_rows_are_led_to_flat_clipping():
         dpppl.SVI(hinge, AutoNormal(hinge), noise_multiplier=1.0, clipping_norm=1.0).init(dpppl.secret_key(), X, Y).i
         == 0
     )
-
-
-def test_labels_of_classes_that_are_floats():
-    def classes(x, y):
-        w = latent("w", 3, 2)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
-
-    def cured(x, y):
-        classes(x, y.astype(int))
-
-    labels = Y.astype(np.float32)
-    assert "labels of classes are integers: observe y.astype(int)" in refused(classes, X, labels)
-    assert split(cured, X, labels).num_rows == N and split(logistic, X, labels).num_rows == N

@@ -17,6 +17,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import cond, scan
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam
+from small_models import latent, seen
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model.arguments import Public
@@ -37,19 +38,15 @@ def refused(model, *args, kind=UnsupportedModelError, **kwargs) -> str:
     return str(caught.value)
 
 
-def latent(name="w", **kwargs):
-    return numpyro.sample(name, dist.Normal(0.0, 1.0), **kwargs)
+def any_model(x, y=None, extra=None):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
 def changing(kept, change):
     """A model whose mean, prior or sites follow what `change(kept)` returns, another value at each call."""
-
-    def model(y):
-        w = change(kept)
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
-
-    return model
+    return lambda y: seen(y, change(kept))
 
 
 def more(kept, make):
@@ -88,27 +85,6 @@ def test_observed_outside_the_data_plate():
         "site 'y' is observed outside the data plate; wrap it in numpyro.plate(\"data\", x.shape[0]), without .to_event, "
         "the plate as long as the private arrays, whose rows must be independent (the steps of one time series are not)."
     )
-
-
-def test_no_observed_site():
-    def model(x, y=None):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
-
-    assert "no observed site: 'y' is None; pass the private array" in refused(model, X)
-
-
-def test_more_than_one_data_plate():
-    def model(x, y):
-        w = latent()
-        with numpyro.plate("first", x.shape[0]):
-            numpyro.sample("x", dist.Normal(w, 1.0), obs=x)
-        with numpyro.plate("second", y.shape[0]):
-            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
-
-    message = refused(model, X, Y)
-    assert "sites 'x' and 'y' are observed in different plates, so there is more than one data plate" in message
 
 
 def two_plates(y):
@@ -184,6 +160,8 @@ LAWS = {
     "a global discrete latent": (lambda x, y: x * drawn_from(dist.Bernoulli(0.5), "kind"), "site 'kind' is a global discrete latent, which has no gradient"),
     "no bijection": (lambda x, y: x * drawn_from(dist.ProjectedNormal(jnp.ones(3)), "direction")[0], "site 'direction' has a support without a bijection"),
     "a side effect": (lambda x, y: (jax.debug.print("{}", y), latent() * x)[1], "side effect (jax.debug.print, a callback, checkify)"),
+    "a latent that is hidden": (lambda x, y: handlers.block(latent)() * x, "the model draws random numbers of its own"),
+    "a centring that is learnt": (lambda x, y: handlers.reparam(latent, config={"w": LocScaleReparam()})() * x, "site 'w_centered' is a numpyro.param"),
     "random numbers of its own": (lambda x, y: latent() * x * jax.random.bernoulli(numpyro.prng_key(), 0.5), "the model draws random numbers of its own"),
 }  # fmt: skip
 
@@ -192,6 +170,20 @@ LAWS = {
 def test_what_a_row_is_observed_under(name):
     law, words = LAWS[name]
     assert words in refused(observes(law), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "words"),
+    [
+        (any_model, (X, None, 1.0), "no observed site: 'y' is None; pass the private array"),
+        (lambda x, y: (w := latent(), seen(x, w, "x", "first"), seen(y, w, "y", "second")), (X, Y),
+         "sites 'x' and 'y' are observed in different plates, so there is more than one data plate"),
+        (lambda x, y: (w := latent(), seen(y + x, lambda index: w * index)), (X, Y), COUPLED),
+        (any_model, (X, Y + 1j * Y), "site 'y' is a complex number, because its values are complex; observe their real and imaginary parts"),
+    ],
+)  # fmt: skip
+def test_what_is_observed(model, args, words):
+    assert words in refused(model, *args)
 
 
 @pytest.mark.parametrize("size", [lambda x: x.shape[0], lambda x: N])
@@ -212,40 +204,17 @@ def test_the_number_of_rows_where_it_changes_nothing(size):
     np.testing.assert_allclose(split.log_prior({"w": jnp.zeros(())}, {}), expected, rtol=1e-5)
 
 
-def test_a_likelihood_of_the_row_number():
-    def model(x, y):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]) as index:
-            numpyro.sample("y", dist.Normal(w * index, 1.0), obs=y + x)
-
-    assert COUPLED in refused(model, X, Y)
-
-
 def test_constant_array_bounds_are_not_dynamic():
     model = observes(lambda x, y: x * drawn_from(dist.Uniform(jnp.zeros(2), jnp.ones(2)).to_event(1))[0])
     assert split_model(model, (X, Y), {}).latents["w"].shape == (2,)
 
 
-def test_public_array_indexed_by_the_plate():
-    def model(x, offsets, y):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]) as index:
-            numpyro.sample("y", dist.Normal(w * x + offsets[index], 1.0), obs=y)
-
-    message = refused(model, X, Public(np.zeros(N)), Y)
-    assert "couples the rows, or depends on their number or position" in message
-
-
 def test_rows_of_a_fixed_number():
     def constant(x, y, n):
-        w = latent()
-        with numpyro.plate("data", n):
-            numpyro.sample("y", dist.Normal(w * jnp.zeros(n), 1.0), obs=y)
+        seen(y, latent() * jnp.zeros(n), size=n)
 
     def reshaped(x, y):
-        w = latent()
-        with numpyro.plate("data", N):
-            numpyro.sample("y", dist.Normal(w * x.reshape(N), 1.0), obs=y)
+        seen(y, latent() * x.reshape(N), size=N)
 
     message = refused(reshaped, X, Y)
     assert "fixes the number of rows" in message and "x.reshape(N)" in message
@@ -260,27 +229,22 @@ class Normalised(flax.linen.Module):
 
 
 def test_mutable_state():
-    def flax_model(x, y):
-        net = random_flax_module("net", Normalised(), dist.Normal(), input_shape=(1, 1), mutable=["batch_stats"])
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(net(x[:, None]), 1.0), obs=y)
-
-    assert "site 'net$state' is mutable state (batch norm" in refused(flax_model, X, Y)
-
-    def nnx_model(x, y):
-        net = random_nnx_module("net", nnx.BatchNorm(1, rngs=nnx.Rngs(0)), dist.Normal())
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(net(x[:, None])[:, 0], 1.0), obs=y)
-
-    assert "site 'net$state' is mutable state (batch norm" in refused(nnx_model, X, Y)
-
-    def with_dropout(**options):
+    def with_network(make):
         def model(x, y):
-            net = random_nnx_module("net", Dropping(nnx.Rngs(0), **options), dist.Normal())
-            with numpyro.plate("data", x.shape[0]):
-                numpyro.sample("y", dist.Normal(net(x[:, None])[:, 0], 1.0), obs=y)
+            net = make()
+            seen(y, lambda _: net(x[:, None]).reshape(-1))
 
         return model
+
+    normalised = dict(input_shape=(1, 1), mutable=["batch_stats"])
+    for make in (
+        lambda: random_flax_module("net", Normalised(), dist.Normal(), **normalised),
+        lambda: random_nnx_module("net", nnx.BatchNorm(1, rngs=nnx.Rngs(0)), dist.Normal()),
+    ):
+        assert "site 'net$state' is mutable state (batch norm" in refused(with_network(make), X, Y)
+
+    def with_dropout(**options):
+        return with_network(lambda: random_nnx_module("net", Dropping(nnx.Rngs(0), **options), dist.Normal()))
 
     for options in ({}, {"deterministic": True}):
         message = refused(with_dropout(**options, draws=True), X, Y)
@@ -299,15 +263,6 @@ class Dropping(nnx.Module):
         return self.dropout(self.linear(x))
 
 
-def test_observed_value_that_does_not_depend_on_a_private_argument():
-    def model(x, y):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x - y, 1.0), obs=jnp.zeros(x.shape[0]))
-
-    assert "the observed value of site 'y' does not depend on a private argument" in refused(model, X, Y)
-
-
 def test_factor_that_does_not_depend_on_a_private_argument():
     def model(x):
         w = latent()
@@ -319,30 +274,16 @@ def test_factor_that_does_not_depend_on_a_private_argument():
 
 def test_captured_rows():
     def closure(x):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=Y)
+        seen(Y, latent() * x)
 
     def listed(x):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=jnp.asarray(Y.tolist()))
+        seen(jnp.asarray(Y.tolist()), latent() * x)
 
-    def plain(x, y=None):
-        w = latent()
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
-
-    conditioned = handlers.condition(plain, data={"y": jnp.asarray(Y)})
-    for model in (closure, listed, functools.partial(plain, y=Y), conditioned):
+    conditioned = handlers.condition(any_model, data={"y": jnp.asarray(Y)})
+    for model in (closure, listed, functools.partial(any_model, y=Y), conditioned):
         message = refused(model, X)
         assert "captures an array float32[N] with an axis as long as the data plate" in message
         assert "pass it as an argument" in message
-
-
-def test_complex_densities():
-    message = refused(any_model, X, Y + 1j * Y)
-    assert "site 'y' is a complex number" in message and "real and imaginary parts" in message
 
 
 @pytest.mark.parametrize(("num_rows", "written"), [(N, False), (6, False), (120, True), (400, None)])
@@ -353,8 +294,7 @@ def test_as_many_captured_numbers_as_rows(num_rows, written):
     def model(x, numbers):
         w = latent()
         numpyro.deterministic("copy", jnp.stack([w + number for number in numbers]))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w, 1.0), obs=x)
+        seen(x, w)
 
     def closure(some):
         some = some if written is not False else [jnp.float32(number) for number in some]
@@ -372,14 +312,10 @@ def test_as_many_captured_numbers_as_rows(num_rows, written):
 
 def test_no_private_argument():
     def model():
-        w = latent()
-        with numpyro.plate("data", N):
-            numpyro.sample("y", dist.Normal(w, 1.0), obs=Y)
+        seen(Y, latent(), size=N)
 
     def public(y):
-        w = latent()
-        with numpyro.plate("data", N):
-            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+        seen(y, latent(), size=N)
 
     assert "has no private argument: pass the data as array arguments" in refused(model)
     assert "has no private argument" in refused(public, Public(Y))
@@ -395,14 +331,6 @@ def test_obs_mask():
     for law in (dist.Poisson, dist.Exponential):  # noqa: B007
         message = refused(model, X, Y, np.arange(N) > 2)
         assert "site 'y_unobserved'" in message and "If nothing depends on 'y', leave them out" in message
-
-
-def test_a_centring_that_is_learnt():
-    def centring(x, y):
-        with handlers.reparam(config={"w": LocScaleReparam()}):
-            return latent() * x
-
-    assert "site 'w_centered' is a numpyro.param" in refused(observes(centring), X, Y)
 
 
 def test_observed_sites_in_control_flow():
@@ -538,20 +466,6 @@ def test_another_plate_that_subsamples():
             numpyro.sample("y", dist.Normal(w, 1.0), obs=y[:, index])
 
     assert "plate 'items' subsamples, but only the data plate 'data' may" in refused(model, np.full((N, 4), SECRET))
-
-
-def test_a_latent_that_is_hidden():
-    def hidden(x, y):
-        with handlers.block():
-            return latent() * x
-
-    assert "the model draws random numbers of its own" in refused(observes(hidden), X, Y)
-
-
-def any_model(x, y, extra=None):
-    w = latent()
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
 class Frame:
