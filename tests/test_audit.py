@@ -4,11 +4,11 @@ import re
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import latent, seen
 
 import dpppl
 import dpppl.contrib.audit
@@ -21,9 +21,7 @@ TRIALS_FOR = {0.5: 120_000, 2.0: 20_000}
 
 
 def model(y):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    seen(y, latent("mean"))
 
 
 def svi(model, **options):

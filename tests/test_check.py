@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import seen
 
 import dpppl
 from dpppl.errors import UnsupportedModelError
@@ -20,8 +21,7 @@ X, Y = np.ones((500, 2), np.float32), np.ones(500, np.float32)
 def regression(x, y, offset, scale):
     w = numpyro.sample("w", dist.Normal(0, scale).expand([2]).to_event(1))
     numpyro.deterministic("doubled", 2 * w)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w + offset, 1.0), obs=y)
+    seen(y, x @ w + offset)
 
 
 def factor(y):

@@ -18,6 +18,8 @@ from jax.experimental import sparse
 from numpyro import handlers, infer
 from numpyro.contrib.module import nnx_module, random_nnx_module
 from numpyro.infer.autoguide import AutoNormal
+from small_models import latent, linear, seen
+from small_models import normal_mean as mean
 
 import dpppl
 from dpppl.errors import ConfigurationError, DataReadError, UnsupportedModelError
@@ -27,20 +29,10 @@ from dpppl.svi.binding import bind_objective
 
 N = 12
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, 3)).astype(np.float32)
+X = RNG.latent(size=(N, 3)).astype(np.float32)
 Y = X[:, 0]
 OK = Y > -0.5
 GROUP = np.arange(N) % 4
-
-
-def normal(name="mu", *shape):
-    return numpyro.sample(name, dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
-
-
-def mean(y):
-    mu = normal()
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
 def split(model, *args, **kwargs):
@@ -60,15 +52,14 @@ def refused(kind, words, call, *args, **kwargs):
 def one_name(groups):
     def model(group, y):
         with numpyro.plate(groups, 5):
-            theta = normal("theta")
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
+            theta = latent("theta")
+        seen(y, theta[group])
 
     return model
 
 
 def imputed(x, y):
-    w, missing = normal("w"), jnp.isnan(x)
+    w, missing = latent("w"), jnp.isnan(x)
     with numpyro.plate("data", x.shape[0]):
         filled = jnp.where(missing, numpyro.sample("filled", dist.Normal(0.0, 1.0).mask(missing)), x)
         numpyro.sample("x", dist.Normal(0.0, 1.0), obs=filled)
@@ -76,22 +67,22 @@ def imputed(x, y):
 
 
 def imputed_at(x, y, places=(0, 3)):
-    w = normal("w")
-    filled = x.at[jnp.array(places)].set(normal("filled", len(places)))
+    w = latent("w")
+    filled = x.at[jnp.array(places)].set(latent("filled", len(places)))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("x", dist.Normal(0.0, 1.0), obs=filled)
         numpyro.sample("y", dist.Normal(w * filled, 1.0), obs=y)
 
 
 def summed_out(x, y, ok):
-    w = normal("w")
+    w = latent("w")
     with numpyro.plate("data", x.shape[0]):
         x = numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=ok)
         numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
 def left_out(x, y, ok):
-    w, known = normal("w"), jnp.where(ok, x, 0.0)
+    w, known = latent("w"), jnp.where(ok, x, 0.0)
     with numpyro.plate("data", x.shape[0]), handlers.mask(mask=ok):
         numpyro.sample("x", dist.Normal(0.0, 1.0), obs=known)
         numpyro.sample("y", dist.Normal(w * known, 1.0), obs=jnp.where(ok, y, 0.0))
@@ -99,20 +90,13 @@ def left_out(x, y, ok):
 
 def with_obs_mask(y, ok):
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Exponential(jnp.exp(normal())), obs=y, obs_mask=ok)
+        numpyro.sample("y", dist.Exponential(jnp.exp(latent("mu"))), obs=y, obs_mask=ok)
 
 
 def by_group(group, y, num_groups=None):
     num_groups = int(group.max()) + 1 if num_groups is None else num_groups
-    theta = normal("theta", num_groups)
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(theta[group], 1.0), obs=y)
-
-
-def linear(x, y):
-    w = normal("w", 3)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    theta = latent("theta", num_groups)
+    seen(y, theta[group])
 
 
 def in_coordinates(x):
@@ -137,8 +121,7 @@ class Layer(nnx.Module):
 def network(make):
     def model(x, y):
         net = make("net")
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(net(x)[:, 0], 1.0), obs=y)
+        seen(y, net(x)[:, 0])
 
     return model
 
@@ -149,9 +132,8 @@ def random_network(wrap=None):
 
 def classes(law):
     def model(x, y):
-        logits = x @ normal("w", 3, 3)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", law(logits), obs=y)
+        logits = x @ latent("w", 3, 3)
+        seen(y, law(logits))
 
     return model
 
@@ -262,9 +244,8 @@ def other_model(x, y):
 
 
 def other_latent(y):
-    nu = normal("nu")
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(nu, 1.0), obs=y)
+    nu = latent("nu")
+    seen(y, nu)
 
 
 CURE = "a guide takes the model's arguments, (y), and draws each latent once"
@@ -283,7 +264,7 @@ GUIDES = {
     "in the plate": (in_the_plate, ["inside the data plate 'data' in one of guide and model only; write the guide's site where"]),
     "of data": (of_data, ["from rows", "numpyro.param('loc', 0.0) instead of y.mean()"]),
     "side effect": (prints, ["the guide has a side effect"]),
-    "another model": (AutoNormal(other_model), ["make it of the model that runs: AutoNormal(mean)"]),
+    "another model": (AutoNormal(other_model), ["make it of the model that runs: AutoNormal(normal_mean)"]),
     "another latent": (AutoNormal(other_latent), ["missing from the guide ['mu'], unknown to the model ['nu']"]),
 }  # fmt: skip
 
@@ -322,10 +303,9 @@ def test_networks_without_a_prior_under_the_defaults_of_svi(chosen):
 
 
 def positive(y, high):
-    scale, mu = numpyro.sample("scale", dist.HalfNormal(2.0)), normal("mu", 2)
+    scale, mu = numpyro.sample("scale", dist.HalfNormal(2.0)), latent("mu", 2)
     share = numpyro.sample("share", dist.Uniform(0.0, high))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu[0] + share, scale), obs=y)
+    seen(y, dist.Normal(mu[0] + share, scale))
 
 
 HIGH = np.float32(3.0)
@@ -430,7 +410,7 @@ def test_runs_inside_transforms():
 @pytest.mark.slow
 def test_a_short_run_says_how_long_one_has_to_be():
     """Steps of 70 are too long for 5,000 rows; what the warning says makes them short enough, at the same cost."""
-    y = (1.0 + np.random.default_rng(0).normal(size=5_000)).astype(np.float32)
+    y = (1.0 + np.random.default_rng(0).latent(size=5_000)).astype(np.float32)
     settings = {"target_epsilon": 3.0, "target_delta": 1e-5, "progress_bar": False, "print_cost": False}
     run = lambda times: dpppl.MCMC(dpppl.DPSGLD(mean), num_warmup=20 * times, num_samples=50 * times, **settings)  # noqa: E731
     short = run(1)

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import seen
 
 import dpppl
 import dpppl.contrib.tuning
@@ -24,8 +25,7 @@ SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "report-schema.json").
 
 def model(y):
     mu = numpyro.sample("mu", dist.Normal(0, 5))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    seen(y, mu)
 
 
 def make(norm, **settings):

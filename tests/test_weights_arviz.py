@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import seen
 
 import dpppl
 
@@ -20,8 +21,7 @@ def model(y):
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.3))
     numpyro.deterministic("twice", 2.0 * mean)
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, scale).to_event(1), obs=y)
+    seen(y, dist.Normal(mean, scale).to_event(1))
 
 
 @functools.cache
@@ -175,8 +175,7 @@ def grouped(g, y):
         effect = numpyro.sample("effect", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
         with numpyro.plate("times", 4):
             numpyro.sample("pulse", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(effect[g, 0], 1.0), obs=y)
+    seen(y, effect[g, 0])
 
 
 G, V = np.arange(30) % 3, np.zeros(30, np.float32)

@@ -17,6 +17,8 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import NUTS, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO
 from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoNormal
+from small_models import latent, logistic
+from small_models import normal_mean as mean
 from wrong_inputs import call
 
 import dpppl
@@ -28,7 +30,7 @@ from dpppl.contrib import pages
 from dpppl.contrib.cli import main
 
 N = 40
-F = (np.random.default_rng(0).normal(size=N) * 0.01 + 77123.25).astype(np.float32)
+F = (np.random.default_rng(0).latent(size=N) * 0.01 + 77123.25).astype(np.float32)
 X = np.stack([F, F, F], 1)
 Y = (np.arange(N) % 2).astype(np.int32)
 CASES, WORDS = {}, {}
@@ -37,22 +39,6 @@ CASES, WORDS = {}, {}
 def case(name, function, words=""):
     assert name not in CASES, name
     CASES[name], WORDS[name] = function, words
-
-
-def normal(name="mu", *shape):
-    return numpyro.sample(name, dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
-
-
-def mean(y):
-    mu = normal()
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-
-def logistic(x, y):
-    w = normal("w", 3)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
 COST, QUIET = {"target_epsilon": 5.0, "target_delta": 1e-5}, {"progress_bar": False, "print_cost": False}
@@ -356,7 +342,7 @@ def in_rows(make, size=None, **settings):
     """A model that observes what `make(y, mu)` returns: a value, or a value and parameters."""
 
     def model(y):
-        mu = normal()
+        mu = latent("mu")
         with rows(y, size(y) if callable(size) else size, **settings):
             made = make(y, mu)
             value, *law = made if isinstance(made, tuple) else (made, mu, 1.0)
@@ -386,7 +372,7 @@ def assert_positive(y):
 
 
 def row_by_row(y):
-    mu = normal()
+    mu = latent("mu")
     for value in y:
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=value)
 
@@ -411,7 +397,7 @@ def counts(y):
 
 def scaled(make):
     def model(y):
-        mu = normal()
+        mu = latent("mu")
         with rows(y), make(y):
             observe(y, mu, 1.0)
 
@@ -429,19 +415,19 @@ MODELS = {
     "None": in_rows(lambda y, mu: None), "a list": in_rows(lambda y, mu: [1.0, 2.0]), "sorted": in_rows(lambda y, mu: jnp.sort(y)),
     "cumulative": in_rows(lambda y, mu: (y, mu * jnp.cumsum(y), 1.0)), "mean of rows": in_rows(lambda y, mu: (y, mu * y.mean(), 1.0)),
     "complex": in_rows(lambda y, mu: (y, mu * 1j, 1.0)), "text as mean": in_rows(lambda y, mu: (y, jnp.array("a"), 1.0)),
-    "random": in_rows(lambda y, mu: (y, mu + jax.random.normal(numpyro.prng_key()), 1.0)), "three": in_rows(lambda y, mu: (y, mu, 1.0, 2.0, 3.0)),
+    "random": in_rows(lambda y, mu: (y, mu + jax.random.latent(numpyro.prng_key()), 1.0)), "three": in_rows(lambda y, mu: (y, mu, 1.0, 2.0, 3.0)),
     "plate of None": in_rows(lambda y, mu: y, size=lambda y: y.shape), "plate of text": in_rows(lambda y, mu: y, size="40"),
     "plate of an array": in_rows(lambda y, mu: y, size=lambda y: y), "plate too long": in_rows(lambda y, mu: y, size=41),
     "plate too short": in_rows(lambda y, mu: y, size=20), "dim": in_rows(lambda y, mu: y, dim=0), "name of a plate": in_rows(lambda y, mu: y, name=3),
     "subsample": in_rows(lambda y, mu: y, subsample_size=0.5), "mask": scaled(lambda y: handlers.mask(mask=y)),
     "mask of another length": scaled(lambda y: handlers.mask(mask=jnp.ones(5, bool))), "scale": scaled(lambda y: handlers.scale(scale=jnp.ones(7))),
     "scale of text": scaled(lambda y: handlers.scale(scale="2")), "counts": counts,
-    "no plate": lambda y: observe(y, normal(), 1.0), "nothing": lambda y: None, "only latents": lambda y: normal(),
+    "no plate": lambda y: observe(y, latent("mu"), 1.0), "nothing": lambda y: None, "only latents": lambda y: latent("mu"),
     "prior of data": lambda y: numpyro.sample("mu", dist.Normal(y.mean(), 1.0)), "param": lambda y: numpyro.param("mu", 0.0),
     "no name": first(lambda y: numpyro.sample(dist.Normal(0.0, 1.0))), "number as name": first(lambda y: numpyro.sample(3, dist.Normal(0.0, 1.0))),
     "class": first(lambda y: numpyro.sample("a", dist.Normal)), "no distribution": first(lambda y: numpyro.sample("a", None)),
     "a number": first(lambda y: numpyro.sample("a", 0.5)), "keywords": first(lambda y: numpyro.sample("a", dist.Normal(mu=0.0, sigma=1.0))),
-    "discrete": first(lambda y: numpyro.sample("k", dist.Categorical(jnp.ones(3) / 3))), "two names": first(lambda y: normal("mu")),
+    "discrete": first(lambda y: numpyro.sample("k", dist.Categorical(jnp.ones(3) / 3))), "two names": first(lambda y: latent("mu")),
     "LKJ": first(lambda y: numpyro.sample("L", dist.LKJCholesky(1))), "MCMC inside": first(lambda y: mcmc().run(key(), y)),
     "jit": jax.jit(mean), "vmap": jax.vmap(mean), "partial": functools.partial(mean, y=F), "built-in": len, "NumPy's": np.mean,
     "condition": handlers.condition(mean, {"y": F}), "block": handlers.block(mean), "keyword only": lambda *, y: mean(y),

@@ -1,7 +1,5 @@
 import functools
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,7 +67,15 @@ def latents(rows):
 
 @pytest.mark.parametrize(
     ("num_rows", "strategy"),
-    [(1, "auto"), (5, "microbatch"), (512, "auto"), (513, "auto"), (1300, "auto"), (1300, "vmap")],
+    [
+        (1, "auto"),
+        (5, "microbatch"),
+        (512, "auto"),
+        (513, "auto"),
+        (1_003, "microbatch"),
+        (1300, "auto"),
+        (1300, "vmap"),
+    ],
 )
 def test_every_strategy_and_uneven_chunks_agree_with_numpy(num_rows, strategy):
     """A row lost or counted twice would exceed the tolerance ten times."""
@@ -88,28 +94,6 @@ def test_aligned_rows_do_not_overflow(num_rows, strategy):
     """1,024 rows of norm 1 on a grid of 2^-21 would add up to -1,024 in 32 bits."""
     rows = np.ones((num_rows, 1), np.float32)
     assert vector(summed(jnp.zeros(1), rows, strategy=strategy)) == [num_rows]
-
-
-def test_all_strategies_are_the_same_to_rounding():
-    rows = random_rows(700, seed=3)
-    results = [vector(summed(latents(rows), rows, strategy=strategy)) for strategy in ("auto", "vmap", "microbatch")]
-    for result in results[1:]:
-        np.testing.assert_allclose(result, results[0], atol=700 * 2.0**-21)
-
-
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(
-    bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e30, 3e38, 1e-45, -1e-40]),
-    where=st.integers(0, 699),
-    leaf=st.sampled_from(["w", "b", "s"]),
-)
-def test_a_bad_row_contributes_nothing_and_spoils_nothing(bad, where, leaf):
-    rows = random_rows(700)
-    without = vector(summed(latents(rows), rows, np.arange(700) != where))
-    for other in rows.values():
-        other[where] = 0.0
-    rows[leaf].reshape(700, -1)[where, -1] = bad
-    assert np.array_equal(vector(summed(latents(rows), rows)), without)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "vmap"])
@@ -146,18 +130,6 @@ def test_sums_are_whole_numbers_of_steps(num_latents, strategy, step):
     assert np.all(np.asarray(summed(jnp.zeros(num_latents), short, strategy=strategy)) == len(rows) * step)
 
 
-def test_a_naive_float32_sum_of_aligned_rows_breaks_the_bound():
-    clipped = np.tile(np.array([0.582, -0.776, 0.252], np.float32), (1_000_000, 1))
-    clipped /= np.linalg.norm(clipped.astype(np.float64), axis=1, keepdims=True)
-    naive = jax.jit(lambda rows: jnp.sum(rows, axis=0))
-    total, movements = np.asarray(naive(clipped), np.float64), []
-    for index in (0, 511, 499_999, 999_999):
-        changed = clipped.copy()
-        changed[index] = 0.0
-        movements.append(np.linalg.norm(total - np.asarray(naive(changed), np.float64)))
-    assert max(movements) > 1 + 10 * SLACK
-
-
 def test_rounding_keeps_the_bound_with_the_most_latents_of_the_fast_sum():
     """As many latents as the fast sum takes, each entry of a unit row .55 steps above the grid: all rounded up."""
     sizes = np.arange(60_000, 65_537)
@@ -167,12 +139,6 @@ def test_rounding_keeps_the_bound_with_the_most_latents_of_the_fast_sum():
         row = np.full((1, size), length / size**0.5, np.float32)
         norm = np.linalg.norm(vector(summed(jnp.zeros(size), row)))
         assert 1 + 0.4 * SLACK < norm <= 1 + SLACK
-
-
-def test_rounding_keeps_the_bound_with_many_latents():
-    """A million: steps of 2^-24. Steps of 2^-20 would be off by 4e-4."""
-    row = np.full((1, 1_000_000), 0.7, np.float32)
-    assert abs(np.linalg.norm(vector(summed(jnp.zeros(1_000_000), row))) - 1) <= SLACK
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])

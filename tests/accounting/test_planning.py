@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import normal_mean
 
 import dpppl
 from dpppl import accounting
@@ -19,12 +20,6 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.settings import check_budget
 from dpppl.row_statistics.plan import default_plan
 from dpppl.subsampling import FullBatch, Poisson
-
-
-def normal_mean(y):
-    mu = numpyro.sample("mu", dist.Normal(0, 1))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 
 
 def with_factor(y):

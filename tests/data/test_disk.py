@@ -9,11 +9,11 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
 from patches import same_key, smaller_blocks
+from small_models import latent, seen
 
 import dpppl
 import dpppl.contrib.audit
@@ -190,9 +190,7 @@ def test_more_rows_than_numbers_of_32_bits_are_refused():
 
 
 def model(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([D]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ latent("w", D)))
 
 
 def chains(array, kernel=None, **settings):

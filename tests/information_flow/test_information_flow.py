@@ -525,7 +525,6 @@ def test_a_door_without_a_secret_key_is_refused():
 SHARING_CHAINS = {
     "one key for all chains": lambda z, x, key: jax.vmap(lambda z: access(z, x, key))(jnp.stack([z, z + 1])),
     "a key twice": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.stack([key, key])),
-    "one key or another": lambda z, x, key: access(z, x, jnp.where(z[0] > 0, key, jax.random.fold_in(key, 1))),
     "one key or another, lost": lambda z, x, key: access(
         z, x, lax.scan(lambda c, k: (c, fold_in(k, 1)), 0, jax.random.split(key, 3))[1][0]
     ),

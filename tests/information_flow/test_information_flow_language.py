@@ -266,7 +266,6 @@ SURVIVORS = {
             + access(z, x, split(key, 3)[0])
         )
     ),
-    "steps of a reversed scan": over(lambda: jnp.arange(4), reverse=True),
     "outputs of a reversed scan": over(
         lambda: lax.scan(lambda c, _: (c + 1, c), jnp.int32(0), None, length=4, reverse=True)[1]
     ),

@@ -20,6 +20,8 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
     AutoNormal,
 )
+from small_models import linear as regression
+from small_models import seen
 from test_svi import amortised_guide, factor_analysis
 from zoo import ZOO
 
@@ -120,12 +122,6 @@ def test_a_kernel_whose_key_is_released_is_refused():
     closed, options = program_of(dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01), (X, X[:, 0]), {})
     with pytest.raises(PrivacyLeakError, match=r"\[0\]\.rng_key: it holds key material\. Path: input \d"):
         information_flow.verify_jaxpr(closed, **options | {"secret_outputs": ()})
-
-
-def regression(x, y):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
 def test_a_rule_of_batching_in_a_model_is_refused():
@@ -300,8 +296,7 @@ def test_the_proof_takes_no_time(name, monkeypatch):
 
 
 def observing(y, distribution):
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", distribution, obs=y)
+    seen(y, distribution)
 
 
 def weights(size=3):

@@ -15,9 +15,8 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
+from small_models import latent, seen
 
 import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
@@ -412,9 +411,7 @@ def test_a_run_on_a_full_disk_charges_no_access_and_makes_none(path, monkeypatch
     ledger = dpppl.PrivacyLedger(path, 20.0, 1e-5)
 
     def model(y):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+        seen(y, latent("mu"))
 
     def chain():
         kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=20.0)

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
+from small_models import seen
 
 import dpppl
 import dpppl.contrib.uncertainty
@@ -183,8 +184,7 @@ def test_an_incomplete_law_is_refused_with_a_cure(name):
 
         def model(ends, left, right):
             base = weibull()
-            with numpyro.plate("data", ends.shape[0]):
-                numpyro.sample("time", INTERVAL(base, left, right), obs=ends)
+            seen(ends, INTERVAL(base, left, right), "time")
 
         args = np.ones((5, 2), np.float32), np.zeros(5, bool), np.zeros(5, bool)
     with pytest.raises(UnsupportedModelError, match=match):

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from jax import lax
+from small_models import latent, seen
 
 from dpppl.access.clipping import Flat
 from dpppl.access.door import noisy_sum
@@ -250,9 +251,8 @@ def test_ids_are_named_with_their_cure():
     assert not codes(split_model(effects((5,), look_up=lambda u, x: u[0] * x), (ids, y), {}))
 
     def classes(y):
-        logits = numpyro.sample("logits", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+        logits = latent("logits", 3)
+        seen(y, dist.Categorical(logits=logits))
 
     [line] = codes(split_model(classes, (ids,), {}))
     assert line.startswith("site 'y': CategoricalLogits takes classes")

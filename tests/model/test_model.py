@@ -13,6 +13,7 @@ from numpyro.contrib.funsor import enum
 from numpyro.contrib.module import random_nnx_module
 from numpyro.infer import Predictive
 from numpyro.infer.util import potential_energy
+from small_models import seen
 from zoo import ZOO, G, N
 
 from dpppl.errors import ConfigurationError
@@ -118,8 +119,7 @@ def test_structure_is_found_without_running_the_model_on_real_rows():
     def model(x, y):
         seen.extend((x, y))
         w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+        seen(y, w * x)
 
     secret = np.full(N, 1_234.5, np.float32)
     split = split_model(model, (secret, secret), {})
@@ -135,8 +135,7 @@ def test_the_split_keeps_no_array_alive():
 
     def model(x, scale, y):
         w = numpyro.sample("w", dist.Normal(0.0, scale).to_event(1))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        seen(y, dist.Bernoulli(logits=x @ w))
 
     split = split_model(model, (x, Public(scale)), {"y": y})
     del x, y, scale
@@ -172,18 +171,12 @@ def test_arguments_are_named_and_public_ones_apart():
     assert rows.keys() == {"batch['inputs'][0]", "batch['inputs'][1]", "batch['y']"}
 
 
-def test_a_plan_needs_no_data():
-    shapes = jax.ShapeDtypeStruct((1_000_000, 3), jnp.float32), jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
-    assert split_model(logistic, shapes, {}).num_rows == 1_000_000
-
-
 def test_a_model_can_be_split_while_tracing():
     @jax.jit
     def density(x, y, scale, z):
         def model(x, scale, y):
             w = numpyro.sample("w", dist.Normal(0.0, scale))
-            with numpyro.plate("data", x.shape[0]):
-                numpyro.sample("y", dist.Bernoulli(logits=x[:, 0] * w), obs=y)
+            seen(y, dist.Bernoulli(logits=x[:, 0] * w))
 
         split = split_model(model, (x, Public(scale), y), {})
         return log_joint(split, *split.arrays((x, Public(scale), y), {}))(z)
@@ -196,15 +189,13 @@ def test_captured_arrays_are_listed_by_shape():
 
     def model(x, y):
         w = numpyro.sample("w", dist.Normal(offsets.sum(0), 1.0).to_event(1))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        seen(y, dist.Bernoulli(logits=x @ w))
 
     key = jax.random.key(0)
 
     def with_a_key(x, y):
         w = numpyro.sample("w", dist.Normal(jax.random.normal(key, (3,)), 1.0).to_event(1))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+        seen(y, dist.Bernoulli(logits=x @ w))
 
     assert split_model(model, (X, Y), {}).assumed_public == ("float32[2, 3]", "1 number")
     assert split_model(with_a_key, (X, Y), {}).assumed_public == ("1 number",)
@@ -216,8 +207,7 @@ def test_a_network_built_outside_the_model():
 
     def model(x, y):
         net = random_nnx_module("net", network, dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Bernoulli(logits=net(x)[..., 0]), obs=y)
+        seen(y, dist.Bernoulli(logits=net(x)[..., 0]))
 
     split = split_model(model, (X, Y), {})
     assert {name: s.shape for name, s in split.latents.items()} == {"net/kernel": (3, 1), "net/bias": (1,)}
@@ -239,8 +229,7 @@ def test_data_plate_chooses_between_two_that_fit():
 def test_argument_checks_say_nothing_about_values():
     def model(y):
         rate = numpyro.sample("rate", dist.Exponential(1.0, validate_args=True))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Poisson(rate, validate_args=True), obs=y)
+        seen(y, dist.Poisson(rate, validate_args=True))
 
     split = split_model(model, (np.arange(N),), {})
     with numpyro.validation_enabled():

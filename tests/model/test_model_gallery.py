@@ -204,10 +204,6 @@ def counted_groups(group, y):
         numpyro.sample("y", dist.Normal(effects[group], 1.0), obs=y)
 
 
-def funnel(dim=3):
-    draw("x", dist.Normal(jnp.zeros(dim), jnp.exp(draw("y") / 2.0)))
-
-
 def squared_exponential(x):
     return jnp.exp(-0.5 * (x[:, None] - x) ** 2) + 0.1 * jnp.eye(x.shape[0])
 
@@ -323,7 +319,6 @@ SERIES = "rows must be independent, and this is one series; pass many sequences 
 REFUSED = [
     (without_plate, (normal(N, 2), integers(2, N)), ["wrap it in numpyro.plate", "whose rows must be independent"]),
     (counted_groups, (integers(3, N), normal(N)), ["np.unique(group)", "pass it as an argument of its own, a Python number"]),
-    (funnel, (), ["has no private argument"]),
     (gp, (normal(N), normal(N)), ["one MultivariateNormal of all rows together", "numpyro.contrib.hsgp"]),
     (latent_gp, (normal(N), integers(2, N)), ["'f' (MultivariateNormal) is one draw that ties", "numpyro.contrib.hsgp"]),
     (capture_recapture, (integers(2, N, T),), ["carry the recursion with jax.lax.scan", "numpyro.factor"]),
@@ -343,7 +338,6 @@ REFUSED = [
     (regression, (normal(N, 2), integers(2, N), Public((2, 1))), ["distribution of site 'y' has shape (7, 7)", "logits[:, 0]"]),
     (regression, (normal(N, 2), integers(2, N, 1), Public((2, 1))), ["with .to_event(1) on the distribution, or observe y[:, 0]"]),
     (regression, (normal(N, 2), integers(2, N), Public((2, 4))), ["the model fails on x float32[", "(7, 4)"]),
-    (regression, (normal(N, 2), integers(2, N - 1)), ["different numbers of rows: 'x' has 7, 'y' has 6"]),
     (ordinal, (normal(N), integers(3, N).astype(np.float32)), ["site 'y' takes no values of dtype float32", "y.astype(int)"]),
 ]  # fmt: skip
 

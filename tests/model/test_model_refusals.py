@@ -107,8 +107,7 @@ def observes(law):
 
     def model(x, y):
         of_rows = law(x, y)
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", of_rows if isinstance(of_rows, dist.Distribution) else dist.Normal(of_rows, 1.0), obs=y)
+        seen(y, of_rows if isinstance(of_rows, dist.Distribution) else dist.Normal(of_rows, 1.0))
 
     return model
 
@@ -353,20 +352,17 @@ def branch(x, y):
 def as_integer(x, y):
     groups = int(x.max()) + 1
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([groups]))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w[0] * x, 1.0), obs=y)
+    seen(y, w[0] * x)
 
 
 def as_numpy(x, y):
     w = latent()
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * np.sort(x), 1.0), obs=y)
+    seen(y, w * np.sort(x))
 
 
 def selected(x, y):
     w = latent()
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x[y > 0].sum(), 1.0), obs=y)
+    seen(y, w * x[y > 0].sum())
 
 
 def revealing(x, y):
@@ -397,10 +393,6 @@ def test_a_model_that_branches_on_values(model, line):
 
 
 def test_latents_of_a_row():
-    def continuous(x, y):
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(latent("mine") * x, 1.0), obs=y)
-
     def infinite(x, y):
         with numpyro.plate("data", x.shape[0]):
             kind = numpyro.sample("kind", dist.Poisson(0.5))
@@ -411,7 +403,6 @@ def test_latents_of_a_row():
             kinds = [numpyro.sample(f"kind{i}", dist.Bernoulli(0.5)) for i in range(11)]
             numpyro.sample("y", dist.Normal(sum(kinds) * x, 1.0), obs=y)
 
-    assert "site 'mine' is a continuous latent of each row" in refused(continuous, X, Y)
     assert "site 'kind' is a discrete latent of each row that cannot be summed out" in refused(infinite, X, Y)
     assert "have 2048 joint values, too many to sum out" in refused(many, X, Y)
 

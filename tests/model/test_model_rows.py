@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import latent, seen
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.model import row_independence
@@ -20,9 +21,7 @@ POSITIVE = RNG.gamma(2.0, 1.0, N).astype(np.float32)
 
 
 def logistic(x, y):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ latent("w", 2)))
 
 
 def standardised_logistic(x, y):
@@ -108,8 +107,7 @@ def test_functions_of_a_row_may_be_observed_and_functions_of_all_rows_may_not(tr
 def test_a_support_that_depends_on_all_rows():
     def model(y):
         top = numpyro.sample("top", dist.HalfNormal(1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Uniform(0.0, top + y.max()), obs=y)
+        seen(y, dist.Uniform(0.0, top + y.max()))
 
     assert "site 'y' couples the rows" in refused(model, POSITIVE)
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import latent, seen
 
 from dpppl.model.split import split_model
 from dpppl.model.supports import codes, is_outside
@@ -38,9 +38,7 @@ def test_responses_outside_the_support_are_told_from_others(kind):
     law, inside, outside, words = KINDS[kind]
 
     def model(y):
-        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", law(a), obs=y)
+        seen(y, law(latent("a")))
 
     y = jnp.asarray([*inside, *outside])
     split = split_model(model, (y,), {})

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from small_models import latent, seen
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import SLACK, Centred, Flat, PerSite
@@ -28,26 +29,20 @@ def key():
 def linear(x, y):
     b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.HalfNormal(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ b, scale), obs=y)
+    seen(y, dist.Normal(x @ b, scale))
 
 
 def logistic(x, y):
-    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ b), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ latent("b", 2)))
 
 
 def gamma(y):
     rate = numpyro.sample("rate", dist.HalfNormal(1))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Gamma(2.0, rate), obs=y)
+    seen(y, dist.Gamma(2.0, rate))
 
 
 def wide(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 4]).to_event(2))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(jnp.sum(jnp.tanh(x @ w), -1), 1.0), obs=y)
+    seen(y, jnp.sum(jnp.tanh(x @ latent("w", 3, 4)), -1))
 
 
 def rows_of(count=30, columns=2, seed=0):
@@ -219,9 +214,7 @@ def test_one_person_may_have_all_rows_and_each_its_own():
 
 def test_public_arrays_and_trees_of_rows_keep_their_place():
     def model(data, offset=None):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("data", data["y"].shape[0]):
-            numpyro.sample("y", dist.Normal(mu + offset["a"][0], 1), obs=data["y"])
+        seen(data["y"], latent("mu") + offset["a"][0])
 
     args, kwargs = grouped(
         model, ({"y": np.ones(4)},), {"offset": {"a": Public(np.ones(1))}, "person": [1, 1, 2, 2]}, "person", 2, key()
@@ -234,8 +227,7 @@ def test_public_arrays_and_trees_of_rows_keep_their_place():
 def with_effects(x, y):
     with numpyro.plate("persons", 5):
         effect = numpyro.sample("effect", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x[:, 0] + effect[0], 1.0), obs=y)
+    seen(y, x[:, 0] + effect[0])
 
 
 def with_fixed_size(x, y):

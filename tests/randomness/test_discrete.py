@@ -8,14 +8,13 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
+from small_models import linear as regression
 from test_gradients import clipped_sum
 
 import dpppl
@@ -322,12 +321,6 @@ def test_imprecise_probabilities_are_charged():
 
 
 # The runners
-
-
-def regression(x, y):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
     AutoNormal,
 )
+from small_models import latent, seen
 
 import dpppl
 from dpppl import ConfigurationError
@@ -39,14 +40,12 @@ BUDGET = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False)
 def linear(x, y):
     w = numpyro.sample("w", dist.Normal(0, 5).expand([3]).to_event(1))
     b = numpyro.sample("b", dist.Normal(0, 5))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(b + x @ w, 1.0), obs=y)
+    seen(y, b + x @ w)
 
 
 def logistic(x, y):
     w = numpyro.sample("w", dist.Normal(0, 5).expand([4]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ w))
 
 
 def data():
@@ -173,14 +172,11 @@ def test_what_a_run_without_settings_does():
 def symmetric(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
     v = numpyro.sample("v", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(v * (x @ w), 1.0), obs=y)
+    seen(y, v * (x @ w))
 
 
 def wide(x, y, hidden=100):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, hidden]).to_event(2))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(jnp.sum(jnp.tanh(x @ w), axis=-1), 1.0), obs=y)
+    seen(y, jnp.sum(jnp.tanh(x @ latent("w", 3, hidden)), axis=-1))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +258,7 @@ def test_rare_events_are_not_read_by_default(make):
 
 def shares(y):
     w = numpyro.sample("w", dist.Normal(0, 2).expand([3]).to_event(1))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Categorical(logits=jnp.concatenate([jnp.zeros(1), w])), obs=y)
+    seen(y, dist.Categorical(logits=jnp.concatenate([jnp.zeros(1), w])))
 
 
 @pytest.mark.slow
@@ -322,9 +317,7 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
     from dpppl.runs.prelude import NormPhase
 
     def model(y):
-        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+        seen(y, latent("mu"))
 
     y, target = (
         np.random.default_rng(0).normal(0.5, 1.0, 3_000).astype(np.float32),

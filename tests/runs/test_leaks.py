@@ -18,6 +18,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.hmc_gibbs import HMCECS, HMCGibbs
+from small_models import linear as regression
+from small_models import seen
 
 import dpppl
 from dpppl.access import clipping
@@ -25,12 +27,6 @@ from dpppl.access import clipping
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
 MARKER = float(np.float32(4321.25))  # found nowhere by chance
 DIGITS = ("4321.25", "4.32125")
-
-
-def regression(x, y):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
 def data(row=None, num_rows=9):
@@ -224,8 +220,7 @@ def to_numpy(x, y):
 
 def prior_of_rows(x, y):
     w = numpyro.sample("w", dist.Normal(y.mean(), 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+    seen(y, x @ w)
 
 
 def couples(x, y):
@@ -279,8 +274,7 @@ def test_errors_of_the_call_tell_no_value():
 
 def counts(y):
     rate = numpyro.sample("rate", dist.Exponential(1.0, validate_args=True))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate, validate_args=True), obs=y)
+    seen(y, dist.Poisson(rate, validate_args=True))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import latent, seen
 
 import dpppl
 from dpppl.information_flow import executables
@@ -98,9 +99,7 @@ def holds(folder, *arrays):
 
 
 def regression(x, y):
-    slope = numpyro.sample("slope", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(slope * x[:, 0] - x[:, 1], 1.0), obs=y)
+    seen(y, latent("slope") * x[:, 0] - x[:, 1])
 
 
 @pytest.mark.slow

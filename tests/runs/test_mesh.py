@@ -7,11 +7,11 @@ import sys
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
 from patches import same_key
+from small_models import latent, seen
 
 import dpppl
 
@@ -19,9 +19,7 @@ N = 203
 
 
 def model(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ latent("w", x.shape[1])))
 
 
 def data():
@@ -58,9 +56,7 @@ def parameters(mesh):
 
 
 def counts(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(jax.numpy.exp(x @ w)), obs=y)
+    seen(y, dist.Poisson(jax.numpy.exp(x @ latent("w", x.shape[1]))))
 
 
 def posterior(mesh, model=model, data=data):

@@ -2,19 +2,12 @@
 
 import inspect
 
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import normal_mean as model
 
 import dpppl
 from dpppl.errors import ConfigurationError
-
-
-def model(y):
-    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
 def mcmc(clipping_norm=1.0, kernel=None, **settings):

@@ -4,9 +4,8 @@ import threading
 import time
 
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
+from small_models import latent, seen
 
 import dpppl
 from dpppl.runs import progress
@@ -34,9 +33,7 @@ def test_a_run_says_that_it_compiles_and_then_what_it_does(method, capfd, monkey
         monkeypatch.delenv(name, raising=False)
 
     def model(y):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+        seen(y, latent("mu"))
 
     budget = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": True}
     if method == "MCMC":

@@ -78,13 +78,6 @@ def test_however_they_are_written(way):
     assert N <= count <= 3 * N
 
 
-def test_fifty_of_fifty():
-    many = np.linspace(-1.0, 1.0, 50).astype(np.float32)
-    with pytest.warns(dpppl.PrivacyWarning, match="50 single numbers"):
-        model = copying(lambda w: numpyro.deterministic("copy", jnp.stack([jnp.asarray(float(y) + 2.0) for y in many])))
-        assert split_model(model, (many,), {}).assumed_public == ("50 numbers", "captured 'scale' (float)")
-
-
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (1, 2, 6)])
 def test_captured_arrays_of_as_many_numbers_as_rows_are_warned_of(shape):
     """Responses in another shape are no axis as long as the data."""

@@ -13,6 +13,7 @@ import pytest
 from dp_accounting import pld, rdp
 from scipy.optimize import brentq
 from scipy.stats import norm
+from small_models import latent, seen
 
 import dpppl
 from dpppl.report.report import NOT_COVERED
@@ -22,9 +23,7 @@ RATE, CLIPPING_NORM, STEPS, STEP_SIZE = 0.1, 2.0, 2 * (20 + 30), 1e-3
 
 
 def normal_mean(y):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+    seen(y, dist.Normal(latent("mean", 2), 1.0).to_event(1))
 
 
 def fresh_run(subsampling, **options):
@@ -72,15 +71,6 @@ def gaussian_epsilon(mu, delta):
 # The numbers
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["full", "poisson", "schedule", "matched"])
-def test_steps_are_those_of_the_last_state(name):
-    mcmc = run_of(name)
-    report = mcmc.privacy_report()
-    assert report.details.num_steps == report.num_accesses == int(np.sum(mcmc.last_state.i)) == STEPS
-    assert report.details.num_chains == 2 and report.status == "complete"
-
-
 def test_full_batch_epsilon_by_hand():
     """mu = sqrt(steps) / noise multiplier; the report may exceed it by the slack of the sensitivity, 1.0001, only."""
     report = run_of("full").privacy_report()
@@ -91,13 +81,6 @@ def test_full_batch_epsilon_by_hand():
         exact, slack = gaussian_epsilon(mu, delta), gaussian_epsilon(1.00011 * mu, delta)
         assert exact < report.epsilon_at(delta) < slack
     assert report.epsilon == report.epsilon_at(1e-5) and report.delta == 1e-5
-
-
-def test_full_batch_epsilon_lies_below_renyi():
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-    accountant.compose(dp_accounting.GaussianDpEvent(langevin_multiplier(1.0)), STEPS)
-    report = run_of("full").privacy_report()
-    assert 0.7 * accountant.get_epsilon(1e-5) < report.epsilon < accountant.get_epsilon(1e-5)
 
 
 @pytest.mark.slow
@@ -197,7 +180,9 @@ def test_nothing_run_costs_nothing():
     kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, step_size=1e-3)
     report = dpppl.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False).privacy_report()
     assert report.epsilon_at(1e-5) == 0.0 and report.epsilon_for_group(3, 1e-5) == 0.0 and report.details.num_steps == 0
-    assert "nothing run" in str(report) and json.loads(report.to_json())["num_accesses"] == 0
+    document = json.loads(report.to_json())
+    assert "nothing run" in str(report) and document["num_accesses"] == 0
+    assert document["details"]["temperatures"] == ["nan", "nan"]  # numbers that are not finite survive
     with pytest.raises(dpppl.ConfigurationError, match="delta"):
         report.epsilon_at(2.0)
 
@@ -210,6 +195,8 @@ def test_nothing_run_costs_nothing():
 def test_the_text_states_every_number_and_every_condition(name):
     mcmc = run_of(name)
     report = mcmc.privacy_report()
+    assert report.details.num_steps == report.num_accesses == int(np.sum(mcmc.last_state.i)) == STEPS
+    assert report.details.num_chains == 2 and report.status == "complete"
     text = str(report)
     facts = [
         "DPSGLD, complete",
@@ -290,8 +277,7 @@ def test_relations_units_and_captured_arrays_are_stated():
 
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(jax.numpy.asarray(captured).sum(0), 1.0).to_event(1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+        seen(y, dist.Normal(mean, 1.0).to_event(1))
 
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, step_size=1e-3)
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False)
@@ -327,9 +313,3 @@ def test_json_round_trip(name):
     assert dpppl.accounting.epsilon(events, 1e-5) == loaded["epsilon_at"]["1e-05"] == report.epsilon_at(1e-5)
     assert loaded["warnings"] == report.warnings() and loaded["assumptions"] == report.assumptions()
     assert set(loaded["not_covered"]) == set(NOT_COVERED) and loaded["unit"] == "one row"
-
-
-def test_numbers_that_are_not_finite_survive_json():
-    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, step_size=1e-3)
-    report = dpppl.MCMC(kernel, num_warmup=1, num_samples=1).privacy_report()
-    assert json.loads(report.to_json())["details"]["temperatures"] == ["nan", "nan"]

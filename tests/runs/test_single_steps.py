@@ -9,23 +9,16 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
 from jax import lax
 from numpyro.infer.autoguide import AutoNormal
+from small_models import normal_mean as model
 
 import dpppl
 from dpppl import ConfigurationError, KeyReuseError, PrivacyWarning
 
 Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
-
-
-def model(y):
-    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
 def svi_of(norm=3.0, **options):

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from small_models import normal_mean, seen
 
 import dpppl
 import dpppl.contrib.audit
@@ -17,12 +18,6 @@ from dpppl import accounting
 from dpppl.errors import ConfigurationError
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report-schema.json").read_text())
-
-
-def normal_mean(y):
-    mu = numpyro.sample("mu", dist.Normal(0, 1))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 
 
 IDS = np.random.default_rng(0).integers(0, 40, 160)
@@ -151,8 +146,7 @@ def test_an_audit_of_a_person_of_many_rows_stays_below_the_account():
 def test_public_values_that_are_no_arrays_stay_public(value):
     def model(y, prior):
         mu = numpyro.sample("mu", dist.Normal(prior[0], 1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+        seen(y, mu)
 
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0)
     settings = dict(num_warmup=0, num_samples=3, progress_bar=False, print_cost=False, max_rows_per_unit=2)

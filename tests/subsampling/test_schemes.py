@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from scipy import stats
+from small_models import seen
 
 import dpppl
 from dpppl import ConfigurationError, Partition, accounting
@@ -33,8 +34,7 @@ def model(y):
         numpyro.sample("a", dist.Normal(0.0, 1.0)),
         numpyro.sample("b", dist.Normal(0.0, 1.0).expand([2]).to_event(1)),
     )
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(a + 3.0 * b, 1.0).to_event(1), obs=y)
+    seen(y, dist.Normal(a + 3.0 * b, 1.0).to_event(1))
 
 
 def rows(num_rows=24):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import latent, seen
 
 import dpppl
 from dpppl.contrib.uncertainty import discrepancy
@@ -13,9 +14,7 @@ from dpppl.errors import ConfigurationError
 
 
 def model(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(jnp.exp(w * x)), obs=y)
+    seen(y, dist.Poisson(jnp.exp(latent("w") * x)))
 
 
 def zeros(draw, responses, x, y):

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.stats import norm
+from small_models import latent, seen
 
 import dpppl
 from dpppl.randomness import keys
@@ -158,9 +159,7 @@ def test_elpd_differences_have_the_sign_of_the_better_model():
     from dpppl.contrib.uncertainty import elpd_difference
 
     def model(y, scale=1.0):
-        mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu, scale), obs=y)
+        seen(y, dist.Normal(latent("mu"), scale))
 
     rows = np.random.default_rng(0).normal(0.3, 1.0, 2_000).astype(np.float32)
     samples = dpppl.Public({"mu": np.array([0.2, 0.4], np.float32)})
@@ -184,8 +183,7 @@ def test_models_get_public_arguments_as_they_are():
     def model(effects, group, y, kind="grouped"):
         assert kind == "grouped"
         mu = numpyro.sample("mu", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(mu + effects[group], 1), obs=y)
+        seen(y, mu + effects[group])
 
     flat = lambda effects, *rest, **settings: model(0.0 * effects, *rest, **settings)  # noqa: E731
     far = lambda draw, seen, effects, group, y, kind: jnp.abs(seen["y"] - effects[group])  # noqa: E731
