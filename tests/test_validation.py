@@ -11,29 +11,23 @@ from dpppl.contrib import audit, pages, plotting, registry, synthetic, tuning, u
 from dpppl.errors import ConfigurationError
 from dpppl.validation import check_num_data, check_target, positive, positive_integer
 
-
-def test_positive_numbers_become_floats():
-    for value in (2, 2.0, np.float32(2.0), np.int64(2)):
-        found = positive(value, name="step_size")
-        assert found == 2.0 and type(found) is float
-
-
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, 10**400, True, "1", None, np.ones(1), 1j])
-def test_what_is_no_positive_number_is_refused_by_name(value):
-    with pytest.raises(ConfigurationError, match=r"^step_size must be "):
-        positive(value, name="step_size")
+NUMBERS = [  # a check, the type of its numbers, what it takes, what it does not, and what it says then
+    (positive, float, (2, 2.0, np.float32(2.0), np.int64(2)), (0, -1.0, math.nan, math.inf, 10**400, True, "1", None, np.ones(1), 1j), ""),
+    (positive_integer, int, (2, np.int32(2), np.uint8(2)), (0, -2, 3.0, np.float64(3.0), True, "3", None), "a positive integer"),
+]  # fmt: skip
 
 
-def test_positive_integers_become_ints():
-    for value in (3, np.int32(3), np.uint8(3)):
-        found = positive_integer(value, name="num_steps")
-        assert found == 3 and type(found) is int
-
-
-@pytest.mark.parametrize("value", [0, -2, 3.0, np.float64(3.0), True, "3", None])
-def test_what_is_no_positive_integer_is_refused_by_name(value):
-    with pytest.raises(ConfigurationError, match=r"^num_steps must be a positive integer"):
-        positive_integer(value, name="num_steps")
+@pytest.mark.parametrize(("check", "kind", "right", "wrong", "words"), NUMBERS)
+def test_numbers_are_made_pythons_or_refused_by_name(check, kind, right, wrong, words):
+    for value in right:
+        found = check(value, name="num_steps")
+        assert found == 2 and type(found) is kind
+    for value in wrong:
+        with pytest.raises(ConfigurationError, match=f"^num_steps must be {words}"):
+            check(value, name="num_steps")
+    for value, told in ((-77123, "a negative number"), (0, "0")):
+        with pytest.raises(ConfigurationError, match=f"got {told}"):
+            check(value, name="num_steps")
 
 
 def test_targets():
@@ -60,13 +54,6 @@ def test_a_declared_number_of_rows_is_that_of_the_rows():
     for declared in (100, 399, 401):
         with pytest.raises(ConfigurationError, match=f"num_data={declared} is declared, and there are 400 rows"):
             check_num_data(declared, 400)
-
-
-@pytest.mark.parametrize("check", [positive, positive_integer])
-def test_refused_numbers_are_told_in_words(check):
-    for value, words in ((-77123, "a negative number"), (0, "0")):
-        with pytest.raises(ConfigurationError, match=f"got {words}"):
-            check(value, name="num_steps")
 
 
 EVENT = accounting.GaussianEvent(noise_multipliers=((10.0, 100),))

@@ -142,9 +142,6 @@ class TestTinyDelta:
         assert tight.attacked(sigma, rate, steps, 0.9 * truth) > at_delta
         assert tight.attacked(sigma, rate, steps, found.epsilon) < at_delta
 
-    def test_untilted_numbers_are_refuted(self):
-        assert tight.attacked(0.62054, 2.561e-5, 96_712, 1.494) > 13 * 1.24e-12
-
     def test_calibration_uses_its_budget(self):
         sigma, rate, steps, at_delta, _ = TINY_DELTA[0]
         found = calibrate_noise_multiplier(lambda s: event(s, steps, rate), 1.9856, at_delta)
@@ -169,9 +166,6 @@ class TestManyAccesses:
         truth = tight.epsilon([(sigma, steps)], rate, 1e-5)
         assert truth <= epsilon(event(sigma, steps, rate), 1e-5) <= 1.002 * truth
         assert epsilon(event(sigma, steps, rate), 1e-5, "rdp") > 1.05 * truth
-
-    def test_a_known_number(self):
-        assert epsilon(event(10.0, 400_000, 0.01), 1e-5) == pytest.approx(2.602, abs=1e-3)
 
     def test_several_multipliers(self):
         e = GaussianEvent(noise_multipliers=((0.8, 50), (1.0, 300), (3.0, 10_000)), sampling_rate=0.01)
