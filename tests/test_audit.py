@@ -83,10 +83,10 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        pytest.param(svi, {"gradient": "per_parameter", "num_particles": 2}, marks=pytest.mark.slow),
-        pytest.param(svi, {"discretise": True}, marks=pytest.mark.slow),
+        (svi, {"gradient": "per_parameter", "num_particles": 2}),
+        (svi, {"discretise": True}),
         (dpppl.DPSGLD, {"clipping": "centred"}),
-        pytest.param(svi, {"clipping": "centred"}, marks=pytest.mark.slow),
+        (svi, {"clipping": "centred"}),
     ],
 )
 def test_other_gradients_and_other_noise_are_attacked_alike(make, options):

@@ -487,6 +487,10 @@ def noise_aware(**settings):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: chains(num_chains=1.5), r"^num_chains must be a positive integer, got a float; round it, int\(num_chains\)\.(\n|$)"),
+        (lambda: chains(num_samples=1e3), r"^num_samples must be a positive integer, got a float; round it, int\(num_samples\)\.(\n|$)"),
+        (lambda: chains(thinning=float("nan")), r"^thinning must be a positive integer, got a float; round it, int\(thinning\)\.(\n|$)"),
+        (lambda: chains(num_chains=True), r"^num_chains must be a positive integer, got bool\.(\n|$)"),
         (lambda: chains(num_samples=0), "num_samples must be a positive integer, got 0"),
         (lambda: chains(thinning=0), "thinning must be a positive integer, got 0"),
         (lambda: chains(thinning=6), "num_samples must be at least thinning"),

@@ -30,7 +30,7 @@ from dpppl.contrib import pages
 from dpppl.contrib.cli import main
 
 N = 40
-F = (np.random.default_rng(0).latent(size=N) * 0.01 + 77123.25).astype(np.float32)
+F = (np.random.default_rng(0).normal(size=N) * 0.01 + 77123.25).astype(np.float32)
 X = np.stack([F, F, F], 1)
 Y = (np.arange(N) % 2).astype(np.int32)
 CASES, WORDS = {}, {}
@@ -415,7 +415,7 @@ MODELS = {
     "None": in_rows(lambda y, mu: None), "a list": in_rows(lambda y, mu: [1.0, 2.0]), "sorted": in_rows(lambda y, mu: jnp.sort(y)),
     "cumulative": in_rows(lambda y, mu: (y, mu * jnp.cumsum(y), 1.0)), "mean of rows": in_rows(lambda y, mu: (y, mu * y.mean(), 1.0)),
     "complex": in_rows(lambda y, mu: (y, mu * 1j, 1.0)), "text as mean": in_rows(lambda y, mu: (y, jnp.array("a"), 1.0)),
-    "random": in_rows(lambda y, mu: (y, mu + jax.random.latent(numpyro.prng_key()), 1.0)), "three": in_rows(lambda y, mu: (y, mu, 1.0, 2.0, 3.0)),
+    "random": in_rows(lambda y, mu: (y, mu + jax.random.normal(numpyro.prng_key()), 1.0)), "three": in_rows(lambda y, mu: (y, mu, 1.0, 2.0, 3.0)),
     "plate of None": in_rows(lambda y, mu: y, size=lambda y: y.shape), "plate of text": in_rows(lambda y, mu: y, size="40"),
     "plate of an array": in_rows(lambda y, mu: y, size=lambda y: y), "plate too long": in_rows(lambda y, mu: y, size=41),
     "plate too short": in_rows(lambda y, mu: y, size=20), "dim": in_rows(lambda y, mu: y, dim=0), "name of a plate": in_rows(lambda y, mu: y, name=3),

@@ -6,9 +6,11 @@ named beside it must then fail. `python -m pytest tests/access/test_mutations.py
 
 import __future__
 
+import functools
 import importlib
 import inspect
 import itertools
+import operator
 import re
 import sys
 import textwrap
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 import jax
 import pytest
 
+import dpppl
+from dpppl.access.clipping import Flat
 from dpppl.information_flow import executables
 
 
@@ -42,52 +46,19 @@ DRIVE = "dpppl.runs.driver:drive"
 EVENT = "dpppl.access.mechanism:Mechanism.event"
 
 
-def _full_batch():
-    from dpppl import FullBatch
+def found(where, *keys):
+    """What finds an argument when its test runs: an object "module:name", or what it holds under these keys."""
 
-    return FullBatch()
-
-
-def _flat():
-    from dpppl.access.clipping import Flat
-
-    return Flat(2.0)
-
-
-def _network(name):
     def find():
-        import test_ghost
-
-        return getattr(test_ghost, name)
+        module, name = where.split(":")
+        return functools.reduce(operator.getitem, keys, getattr(importlib.import_module(module), name))
 
     return find
 
 
-_dense, _words, _tied = map(_network, ("dense", "words", "tied"))
-
-
-def _chain():
-    from test_runs import WAYS
-
-    return WAYS["MCMC"]
-
-
-def _svi():
-    from test_runs import WAYS
-
-    return WAYS["SVI"]
-
-
-def _query():
-    from test_runs import WAYS
-
-    return WAYS["query"]
-
-
-def _langevin():
-    from dpppl import DPSGLD
-
-    return DPSGLD
+_full_batch, _langevin = (lambda: dpppl.FullBatch()), found("dpppl:DPSGLD")
+_dense, _words, _tied = (found(f"test_ghost:{name}") for name in ("dense", "words", "tied"))
+_chain, _svi, _query = (found("test_runs:WAYS", name) for name in ("MCMC", "SVI", "query"))
 
 
 MUTATIONS = [
@@ -229,7 +200,7 @@ MUTATIONS = [
              "test_step_search:test_the_door_is_never_called_with_less_noise_than_was_charged"),
     Mutation("rows without a norm among those that are not clipped", "dpppl.access.clipping:Clipping._apart",
              "jnp.where(is_finite & ~is_silent, counted, 0.0)", "counted",
-             "test_door_rules:test_rows_without_a_norm_have_counts_of_their_own", (_flat(),)),
+             "test_door_rules:test_rows_without_a_norm_have_counts_of_their_own", (lambda: Flat(2.0),)),
     Mutation("silent rows pull an adaptive norm", "dpppl.access.clipping:Adaptive.counted",
              "_FAINT * (self.clipping_norm / norm) ** 2", "0.0",
              "test_door_rules:test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one"),
@@ -290,10 +261,10 @@ MUTATIONS = [
     Mutation("a copy with an account of its own", "dpppl.runs.budget:Budget.__getstate__", "run.ended()", "_Run(())",
              "test_runs:test_copies_share_an_account_and_pickles_remember_it", (_chain,)),
     Mutation("the ledger not told", "dpppl.runs.budget:Reservation.charge", "sum(after.begun) > self._known", "False",
-             "test_runs:test_the_first_step_by_update_is_charged_and_so_is_a_query_in_its_ledger", ("tmp_path",)),
+             "test_runs:test_a_ledger_counts_the_steps_of_an_object_and_of_its_copy", ("tmp_path",)),
     Mutation("steps by hand not charged", "dpppl.svi.by_hand:SVIByHand.update",
              'self.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)', "take()",
-             "test_runs:test_the_first_step_by_update_is_charged_and_so_is_a_query_in_its_ledger", ("tmp_path",)),
+             "test_runs:test_a_ledger_counts_the_steps_of_an_object_and_of_its_copy", ("tmp_path",)),
     Mutation("a state that steps again", "dpppl.runs.single_steps:take", "step < first", "False",
              "test_single_steps:test_a_state_steps_once"),
     Mutation("a key that starts two states", "dpppl.runs.single_steps:begin", "claim(key)", "KeyOrigin.of(key)",

@@ -2,7 +2,9 @@
 
 import functools
 
-from test_mutations import Mutation, planted
+from test_mutations import Mutation, found, planted
+
+from dpppl.access import clipping
 
 DOOR, CLIP, WEIGHTS, SUMS = (
     "dpppl.access.door:",
@@ -32,25 +34,8 @@ PRINTS, HALVES = (
 left_out = functools.partial(Mutation, cached=False)
 
 
-def _meeting():
-    from test_mechanism import Meeting
-
-    return Meeting
-
-
-def _loose():
-    from test_mechanism import Loose
-
-    return {"clipping": Loose(1.0)}
-
-
 def _kind(name, *arguments, **settings):
-    def make():
-        from dpppl.access import clipping
-
-        return getattr(clipping, name)(*arguments, **settings)
-
-    return make
+    return lambda: getattr(clipping, name)(*arguments, **settings)
 
 
 FLAT, SITES, NORMALISED = _kind("Flat", 2.0), _kind("PerSite", {"a": 1.2, "b": 1.6}), _kind("Normalised", 2.0)
@@ -59,7 +44,7 @@ ADAPTIVE = _kind("Adaptive", quantile=0.3, clipping_norm=9.0)
 MUTATIONS = [
     # Whose classes
     left_out("classes made of the door's own", f"{DOOR}_check_classes", "type(value) not in _EXACT[name]", "not isinstance(value, _EXACT[name])",
-             CLASSES, (_loose,)),
+             CLASSES, (lambda: {"clipping": found("test_mechanism:Loose")()(1.0)},)),
     left_out("accesses made of the door's own", f"{DOOR}_check_classes", "[access] if type(access) is not Access else []", "[]", FORGED, ("equations",)),
     left_out("mechanisms made of the door's own", f"{DOOR}_check_classes", "type(access.mechanism) is not Mechanism",
              "not isinstance(access.mechanism, Mechanism)", FORGED, ("equations",)),
@@ -67,7 +52,7 @@ MUTATIONS = [
     left_out("anything is bound", f"{DOOR}_shapes", "_check_classes(access)", "None", FORGED, ("equations",)),
     left_out("anything is proved", f"{DOOR}_roles", '_check_classes(parameters["access"])', "None", FORGED, ("equations",)),
     left_out("containers of any class", f"{DOOR}plain", "return jax.tree.structure(rebuilt(tree))", "return tree",
-             "test_mechanism:test_no_container_of_the_callers_is_put_together_behind_the_door", (_meeting, lambda: list)),
+             "test_mechanism:test_no_container_of_the_callers_is_put_together_behind_the_door", (found("test_mechanism:Meeting"), lambda: list)),
     # What a row's linear algebra sees
     left_out("LAPACK sees infinities", f"{LINEAR}_of_finite", "jnp.isfinite(x)", "~jnp.isnan(x)", PRINTS, ("value", "capfd")),
     left_out("linear algebra in calls sees all", f"{LINEAR}_outputs", "program = on_finite(program, [True] * len(inputs_of(program)))", "pass",

@@ -2,6 +2,8 @@
 
 from test_mutations import Mutation, planted
 
+import dpppl
+
 SUM, ROUND, MASK = (
     "dpppl.access.exact_sum:sum_of_rows",
     "dpppl.access.exact_sum:_sum_rows",
@@ -22,18 +24,6 @@ PRICES = f"{ACCOUNTS}with_noise_without_end_epsilon_is_finite_and_at_least_zero"
 CONSTANT = "test_elsewhere_runs:test_no_constant_comes_of_the_number_of_rows"
 FORM = "test_elsewhere_runs:test_what_is_released_has_the_form_that_it_has_on_neighbours"
 SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.contrib.tuning:tune"
-
-
-def _full_batch():
-    from dpppl import FullBatch
-
-    return FullBatch()
-
-
-def _poisson():
-    from dpppl import Poisson
-
-    return Poisson(0.5)
 
 
 MUTATIONS = [
@@ -65,8 +55,8 @@ MUTATIONS = [
     # An empty batch, and one row
     Mutation("divided by the rows that were drawn", PROGRAM, "((part + scale * piece.reshape(leaf.shape)) * norm)",
              "((part + scale * piece.reshape(leaf.shape)) * norm / (1.0 if drawn.mask is None else jnp.maximum(drawn.mask.sum(), 1) / len(drawn.mask)))",
-             FEW, (2, _poisson)),
-    Mutation("no noise where no row is drawn", PROGRAM, "part + scale * piece", "part + scale * jnp.where(jnp.any(part != 0), piece, 0.0)", FEW, (1, _full_batch)),
+             FEW, (2, lambda: dpppl.Poisson(0.5))),
+    Mutation("no noise where no row is drawn", PROGRAM, "part + scale * piece", "part + scale * jnp.where(jnp.any(part != 0), piece, 0.0)", FEW, (1, lambda: dpppl.FullBatch())),
     # Selection priced as something else
     Mutation("a selection priced as one run", SELECT, "one + more + (1 + event.shape) * np.min((1 - 1 / alpha) * one - math.log(event.gamma) / alpha)", "one", SELECTED, (10.0, 1.0)),
     Mutation("a selection priced without its second order", SELECT, "(1 + event.shape) * np.min(", "0.0 * np.min(", TUNED, (5.0, 1.0)),

@@ -49,16 +49,9 @@ def released(mechanism, rows, steps=range(3), noise_multiplier=0.5):
     return [np.asarray(x) for x in jax.tree.leaves([*(alone(z, rows, key, step) for step in steps), chains])]
 
 
-QUICK = {("sparse", False)}
-BOTH = [
-    pytest.param(scheme, discretise, marks=() if (scheme, discretise) in QUICK else pytest.mark.slow)
-    for scheme in SCHEMES
-    for discretise in (False, True)
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "discretise"), BOTH)
+@pytest.mark.parametrize("discretise", [False, True])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_bits_do_not_depend_on_the_number_of_devices(scheme, discretise):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=SCHEMES[scheme], discretise=discretise, count_share=0.1)
     found = [released(mechanism, rows) for rows in (rows_of(), *(sharded(rows_of(), mesh) for mesh in meshes()))]

@@ -94,12 +94,12 @@ def check_bits(subsampling, strategy, tmp_path, monkeypatch):
     ("subsampling", "strategy"),
     [
         (FULL, "microbatch"),
-        pytest.param(FULL, "ghost", marks=pytest.mark.slow),
-        pytest.param(DENSE, "microbatch", marks=pytest.mark.slow),
+        (FULL, "ghost"),
+        (DENSE, "microbatch"),
         (SPARSE, "ghost"),
-        pytest.param(PARTITION, "microbatch", marks=pytest.mark.slow),
-        pytest.param(SPARSE, "microbatch", marks=pytest.mark.slow),
-        pytest.param(DENSE, "ghost", marks=pytest.mark.slow),
+        (PARTITION, "microbatch"),
+        (SPARSE, "microbatch"),
+        (DENSE, "ghost"),
     ],
 )
 def test_sums_have_the_bits_of_those_in_memory(subsampling, strategy, tmp_path, monkeypatch):

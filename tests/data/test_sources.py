@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 import dpppl
-from dpppl import ConfigurationError, from_disk
+from dpppl import ConfigurationError, DataReadError, from_disk
 from dpppl.data.sources import fitted
 
 N, D = 53, 3
@@ -184,6 +184,14 @@ def test_what_a_memory_map_cannot_be(tmp_path):
     ("make", "message"),
     [
         (lambda folder: from_disk(3), "not an int"),
+        (lambda folder: from_disk({"a": Y}), "not a dict"),
+        (lambda folder: from_disk(None), "not a NoneType"),
+        (
+            lambda folder: from_disk(X),
+            "not a ndarray; an array in memory, a dict of arrays or a data frame is passed to the model itself",
+        ),
+        (lambda folder: from_disk(folder / "none.npy"), "none.npy cannot be read: No such file or directory"),
+        (lambda folder: from_disk(folder), "cannot be read: Is a directory"),
         (lambda folder: from_disk(folder / "text"), r"no \.npy, \.csv, \.tsv, Arrow or Parquet"),
         (
             lambda folder: from_disk(Dicts(), dtype=ITEM)["z"],
@@ -207,7 +215,7 @@ def test_what_a_memory_map_cannot_be(tmp_path):
 )
 def test_errors_say_what_to_do(make, message, tmp_path):
     (tmp_path / "text").write_text("rows")
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises((ConfigurationError, DataReadError), match=message):
         make(tmp_path)
 
 

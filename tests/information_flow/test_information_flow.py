@@ -448,6 +448,16 @@ REUSED = {
     "every shard": lambda z, x, key: in_pieces(
         lambda x: access(z, x, key)[None], in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False
     )(x),
+    # chains that share noise
+    "one key for all chains": lambda z, x, key: jax.vmap(lambda z: access(z, x, key))(jnp.stack([z, z + 1])),
+    "a key twice": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.stack([key, key])),
+    "one key or another, lost": lambda z, x, key: access(
+        z, x, lax.scan(lambda c, k: (c, fold_in(k, 1)), 0, jax.random.split(key, 3))[1][0]
+    ),
+    "a secret key or a public one": lambda z, x, key: access(
+        z, x, lax.cond(z[0] > 0, lambda: key, lambda: jax.random.key(0))
+    ),
+    "repeated": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.broadcast_to(key, (2,))),
 }  # fmt: skip
 
 
@@ -520,24 +530,6 @@ def test_a_door_without_a_secret_key_is_refused():
     assert found == {"noise"} and "without noise" in message
     found, message = kinds(lambda z, x, key: access(z, x, jax.random.wrap_key_data(key)), Z, X, np.zeros(2, np.uint32))
     assert found == {"noise"} and "jax.random.key" in message
-
-
-SHARING_CHAINS = {
-    "one key for all chains": lambda z, x, key: jax.vmap(lambda z: access(z, x, key))(jnp.stack([z, z + 1])),
-    "a key twice": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.stack([key, key])),
-    "one key or another, lost": lambda z, x, key: access(
-        z, x, lax.scan(lambda c, k: (c, fold_in(k, 1)), 0, jax.random.split(key, 3))[1][0]
-    ),
-    "a secret key or a public one": lambda z, x, key: access(
-        z, x, lax.cond(z[0] > 0, lambda: key, lambda: jax.random.key(0))
-    ),
-    "repeated": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.broadcast_to(key, (2,))),
-}
-
-
-@pytest.mark.parametrize("function", SHARING_CHAINS.values(), ids=SHARING_CHAINS)
-def test_chains_that_share_noise_are_refused(function):
-    assert kinds(function)[0] == {"key reuse"}
 
 
 # Constants

@@ -1,10 +1,8 @@
 """Deliberate bugs of the proof, the door and what they stand on, each caught by a named test: see test_mutations."""
 
-import importlib
-
 import jax
 import numpy as np
-from test_mutations import Mutation, planted
+from test_mutations import Mutation, found, planted
 
 FLOW = "dpppl.information_flow."
 LATTICE = f"{FLOW}lattice:"
@@ -17,12 +15,8 @@ NOISY = "(part + scale * piece.reshape(leaf.shape)) * norm"
 def caught(bug, where, old, new, table, name):
     """By one entry of a table of programs that are refused."""
     module, attribute, test, has_kind = TABLES[table]
-
-    def entry():
-        return getattr(importlib.import_module(module), attribute)[name]
-
-    arguments = (lambda: entry()[0], lambda: entry()[1]) if has_kind else (entry,)
-    return Mutation(bug, where, old, new, f"{module}:{test}", arguments)
+    keys = ((name, 0), (name, 1)) if has_kind else ((name,),)
+    return Mutation(bug, where, old, new, f"{module}:{test}", tuple(found(f"{module}:{attribute}", *k) for k in keys))
 
 
 TABLES = {
@@ -42,7 +36,6 @@ TABLES = {
     "branch": ("test_information_flow_language", "BRANCHES", "test_branches_are_given_no_keys", False),
     "survivor": ("test_information_flow_language", "SURVIVORS", "test_once_a_rule_that_no_test_held", False),
     "number": ("test_information_flow_language", "NUMBERS", "test_as_many_numbers_as_rows", False),
-    "chains": ("test_information_flow", "SHARING_CHAINS", "test_chains_that_share_noise_are_refused", False),
 }
 
 MUTATIONS = [
@@ -55,7 +48,7 @@ MUTATIONS = [
            "form", "the step of the turn before"),
     caught("a part of rows is rows", f"{LATTICE}Value.derived", "self._replace(data=Data.DERIVED)", "self",
            "entering", "row by row"),
-    caught("any secret key is public", f"{LATTICE}Value.lost", "self.key and LOST", "None", "chains", "one key or another, lost"),
+    caught("any secret key is public", f"{LATTICE}Value.lost", "self.key and LOST", "None", "reused", "one key or another, lost"),
     # The table
     caught("every second is every one", FOLLOWED, "- {1}", "- {1, 2}", "survivor", "every second child"),
     caught("the start of a slice", FOLLOWED, "number_of(axis(k), n)", "number_of(axis(k))",
@@ -176,7 +169,7 @@ MUTATIONS = [
     caught("rows leave", f"{PROOF}verify_jaxpr", "value.data is Data.ROWS", "False", "leak", "rows as they are"),
     caught("what is computed leaves", f"{PROOF}verify_jaxpr", "value.data is Data.DERIVED", "False", "leak", "a sum"),
     # The door
-    caught("one key for all chains", "dpppl.access.door:_batch", "if axes[k] is None", "if False", "chains", "one key for all chains"),
+    caught("one key for all chains", "dpppl.access.door:_batch", "if axes[k] is None", "if False", "reused", "one key for all chains"),
     Mutation("batched rows", "dpppl.access.door:_batch", "any(axes[k] is not None for k in access.roles.rows)", "False",
              "test_information_flow:test_batched_rows_are_refused"),
     Mutation("one noise for two sites", DOOR, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:n] for n in sizes]",
@@ -209,7 +202,7 @@ MUTATIONS = [
     Mutation("counts of rows that were not drawn", "dpppl.access.clipping:with_count", "counted if mask is None else", "counted if True else",
              "test_mechanism:test_rows_that_were_not_drawn_are_not_counted"),
     Mutation("a ChaCha20 fold of 16 bits", "dpppl.randomness.chacha:_folded_words", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
-             "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (lambda: _chacha(),)),
+             "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (found("dpppl.randomness.chacha:chacha20"),)),
     # Programs that are taken for equal
     *(Mutation(f"programs that differ in {what} are one", f"{FLOW}executables:_form", old, new,
                "test_executables:test_other_programs_are_lowered_by_themselves", entry)
@@ -230,12 +223,6 @@ def _no_programs():
 
     executables.clear()
     return executables._kept
-
-
-def _chacha():
-    from dpppl.randomness.chacha import chacha20
-
-    return chacha20
 
 
 test_a_bug_of_the_proof_is_caught, test_every_bug_is_in_the_code_as_it_is = planted(MUTATIONS)

@@ -266,9 +266,7 @@ def increments(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["vectorized", *(pytest.param(m, marks=pytest.mark.slow) for m in ("sequential", "parallel", "mesh"))]
-)
+@pytest.mark.parametrize("method", ["vectorized", "sequential", "parallel", "mesh"])
 def test_equal_sites_steps_chains_and_devices_share_no_noise(method):
     uncorrelated(increments(method))
 

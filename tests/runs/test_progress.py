@@ -27,7 +27,7 @@ def test_seconds_go_on_while_no_access_ends(monkeypatch, capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["MCMC", pytest.param("NoiseAware", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["MCMC", "NoiseAware"])
 def test_a_run_says_that_it_compiles_and_then_what_it_does(method, capfd, monkeypatch):
     for name in ("CI", "PYTEST_XDIST_WORKER"):  # where these are set, NumPyro's MCMC shows no bar
         monkeypatch.delenv(name, raising=False)

@@ -46,7 +46,7 @@ WAYS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [m if m == "MCMC" else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
+@pytest.mark.parametrize("method", METHODS)
 def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
     """All private responses as single numbers: a run warns before it is charged. The report says so, and names arguments that
     are public, with their types and without their values. NoiseAware's program holds each of them ten times, and is refused."""
