@@ -177,95 +177,39 @@ def param(name="loc", shape=()):
     return dist.Normal(numpyro.param(name, jnp.zeros(shape)), 1.0)
 
 
+def draw(law=None, **options):
+    """The guide's draw of the latent."""
+    return numpyro.sample("mu", param() if law is None else law, **options)
+
+
 def guide(y):
-    numpyro.sample("mu", param())
-
-
-def more_arguments(y, z):
-    numpyro.sample("mu", param())
-
-
-def no_argument():
-    numpyro.sample("mu", param())
-
-
-def another_name(rows, *, extra):
-    numpyro.sample("mu", param())
-
-
-def a_vector(y):
-    numpyro.sample("mu", param(shape=(3,)).to_event(1))
-
-
-def a_batch(y):
-    numpyro.sample("mu", param(shape=(3,)))
-
-
-def nothing(y):
-    pass
-
-
-def too_many(y):
-    numpyro.sample("mu", param()), numpyro.sample("nu", param("other"))
-
-
-def observes(y):
-    numpyro.sample("mu", param(), obs=0.5)
-
-
-def twice(y):
-    numpyro.sample("mu", param()), numpyro.sample("mu", param())
-
-
-def undefined(y):
-    numpyro.sample("mu", dist.Normal(loc, 1.0))  # noqa: F821
-
-
-def too_many_axes(y):
-    numpyro.sample("mu", param()), y[0, 0]
+    draw()
 
 
 def in_the_plate(y):
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("mu", param())
-
-
-def of_data(y):
-    numpyro.sample("mu", dist.Normal(y.mean(), 1.0))
-
-
-def prints(y):
-    jax.debug.callback(lambda y: None, y)
-    numpyro.sample("mu", param())
-
-
-def other_model(x, y):
-    linear(x, y)
-
-
-def other_latent(y):
-    nu = latent("nu")
-    seen(y, nu)
+        draw()
 
 
 CURE = "a guide takes the model's arguments, (y), and draws each latent once"
 GUIDES = {
-    "more arguments": (more_arguments, ["cannot be called as the model is, missing a required argument: 'z'", CURE]),
-    "no argument": (no_argument, ["too many positional arguments", CURE]),
-    "a keyword": (another_name, ["missing a required argument: 'extra'", CURE]),
-    "a vector": (a_vector, ["draws site 'mu' in shape (3,) with 1 event axes, the model in shape () with 0", "jnp.zeros(())), 1.0) without to_event"]),
-    "a batch": (a_batch, ["draws site 'mu' in shape (3,)"]),
-    "nothing": (nothing, ["missing from the guide ['mu']", "AutoNormal(model)"]),
-    "too many": (too_many, ["unknown to the model ['nu']"]),
-    "observes": (observes, ["without obs"]),
-    "twice": (twice, ["duplicated", CURE]),
-    "undefined": (undefined, ["name 'loc' is not defined"]),
-    "too many axes": (too_many_axes, ["y[0, 0]", CURE]),
+    "more arguments": (lambda y, z: draw(), ["cannot be called as the model is, missing a required argument: 'z'", CURE]),
+    "no argument": (lambda: draw(), ["too many positional arguments", CURE]),
+    "a keyword": (lambda rows, *, extra: draw(), ["missing a required argument: 'extra'", CURE]),
+    "a vector": (lambda y: draw(param(shape=(3,)).to_event(1)),
+                 ["draws site 'mu' in shape (3,) with 1 event axes, the model in shape () with 0", "jnp.zeros(())), 1.0) without to_event"]),
+    "a batch": (lambda y: draw(param(shape=(3,))), ["draws site 'mu' in shape (3,)"]),
+    "nothing": (lambda y: None, ["missing from the guide ['mu']", "AutoNormal(model)"]),
+    "too many": (lambda y: (draw(), numpyro.sample("nu", param("other"))), ["unknown to the model ['nu']"]),
+    "observes": (lambda y: draw(obs=0.5), ["without obs"]),
+    "twice": (lambda y: (draw(), draw()), ["duplicated", CURE]),
+    "undefined": (lambda y: draw(dist.Normal(loc, 1.0)), ["name 'loc' is not defined"]),  # noqa: F821
+    "too many axes": (lambda y: (draw(), y[0, 0]), ["y[0, 0]", CURE]),
     "in the plate": (in_the_plate, ["inside the data plate 'data' in one of guide and model only; write the guide's site where"]),
-    "of data": (of_data, ["from rows", "numpyro.param('loc', 0.0) instead of y.mean()"]),
-    "side effect": (prints, ["the guide has a side effect"]),
-    "another model": (AutoNormal(other_model), ["make it of the model that runs: AutoNormal(normal_mean)"]),
-    "another latent": (AutoNormal(other_latent), ["missing from the guide ['mu'], unknown to the model ['nu']"]),
+    "of data": (lambda y: draw(dist.Normal(y.mean(), 1.0)), ["from rows", "numpyro.param('loc', 0.0) instead of y.mean()"]),
+    "side effect": (lambda y: (jax.debug.callback(lambda y: None, y), draw()), ["the guide has a side effect"]),
+    "another model": (AutoNormal(lambda x, y: linear(x, y)), ["make it of the model that runs: AutoNormal(normal_mean)"]),
+    "another latent": (AutoNormal(lambda y: seen(y, latent("nu"))), ["missing from the guide ['mu'], unknown to the model ['nu']"]),
 }  # fmt: skip
 
 

@@ -184,26 +184,6 @@ def test_rows_that_were_not_drawn_are_not_counted():
         assert abs(float(count[0]) - expected) < 1e-3
 
 
-def test_steps_under_one_key_have_independent_noise():
-    step_noise = jax.jit(
-        lambda step: (
-            noisy_sum(
-                door(),
-                zero,
-                jnp.zeros(10_000),
-                jnp.zeros((2, 1)),
-                None,
-                key=jax.random.key(0),
-                noise_multiplier=1.0,
-                step=step,
-            ).total
-        )
-    )
-    first, second = np.asarray(step_noise(0)), np.asarray(step_noise(1))
-    assert abs(np.corrcoef(first, second)[0, 1]) * 100 < 4.9
-    assert np.array_equal(first, step_noise(0))
-
-
 def test_the_same_key_gives_the_same_output_and_another_key_another():
     assert np.array_equal(access(door(), seed=3), access(door(), seed=3))
     assert np.all(access(door(), seed=3) != access(door(), seed=4))

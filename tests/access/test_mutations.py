@@ -68,7 +68,8 @@ MUTATIONS = [
     Mutation("noise halved", PROGRAM, "part + scale * piece", "part + 0.5 * scale * piece",
              "test_mechanism:test_the_noise_has_standard_deviation_norm_times_multiplier", (1.0, 2.0)),
     Mutation("the same noise at every step", PROGRAM, 'jax.random.fold_in(keys.stream(key, "noise"), step)',
-             'keys.stream(key, "noise")', "test_mechanism:test_steps_under_one_key_have_independent_noise"),
+             'keys.stream(key, "noise")', "test_mechanism:test_every_draw_of_every_step_has_a_key_of_its_own",
+             (lambda: dpppl.Poisson(0.5), "monkeypatch")),
     Mutation("noise in float32, with short tails", "dpppl.randomness.normal:standard_normal",
              "count = -(-size // 8)", "return jax.random.normal(key, (size,))",
              "test_mechanism:test_the_noise_reaches_beyond_float32s_tails", ("monkeypatch",)),
@@ -163,7 +164,7 @@ MUTATIONS = [
     Mutation("rows are the same at every step", "dpppl.subsampling.poisson:Poisson.draw", "jax.random.fold_in(key, step)", "key",
              "test_subsampling:test_steps_under_one_key_draw_independent_rows"),
     Mutation("the cap cuts off too soon", "dpppl.subsampling.poisson:sparse_sizes", "num_rows + 1, rate) <= overflow_probability",
-             "num_rows + 1, rate) <= overflow_probability**0.5", "test_subsampling:test_the_cap_by_brute_force"),
+             "num_rows + 1, rate) <= overflow_probability**0.5", "test_subsampling:test_cap_and_tries_bound_the_overflow", (0.01, 5_000, 1e-22)),
     Mutation("a partition that is no partition", "dpppl.subsampling.partition:Partition.draw", "jax.random.fold_in(key, epoch)",
              "jax.random.fold_in(key, step)", "test_schemes:test_a_partition_draws_each_row_once_an_epoch", (13, 4)),
     # The account

@@ -80,29 +80,6 @@ def through(convert, turns):
     return lambda z, x, key: lax.fori_loop(0, turns, lambda i, z: access(z, x, key, convert(i)), z)
 
 
-def unsafe_generator(z, x, key):
-    return access(z, x, key, 0)
-
-
-def related_children(z, x, key):
-    """Where threefry is not partitionable, split(key, 1)[0] is fold_in(key, 1)."""
-    return access(z, x, jax.random.split(key, 1)[0]), access(0 * z, x, fold(key, 1))
-
-
-def two_splits(z, x, key):
-    """Children of splits of different sizes may be the same."""
-    return access(z, x, jax.random.split(key, 2)[0]), access(0 * z, x, jax.random.split(key, 3)[1])
-
-
-def bits_of_parent(z, x, key):
-    """A draw from a key tells what its children are."""
-    return access(z, x, jax.random.split(key)[0]), jax.random.bits(key, (4,), jnp.uint32)
-
-
-def split_and_access(z, x, key):
-    return access(z, x, key), access(0 * z, x, jax.random.split(key)[0])
-
-
 def chained(z, x, key):
     """Keys of one loop are carried on to the next."""
     keys = jax.random.split(key, 4)
@@ -227,11 +204,6 @@ def going_back(z, x, key):
     return z, access(0 * z, x, key, count - 1)
 
 
-def access_key_in_likelihood(z, x, key):
-    likelihood = lambda z, row, key: jnp.vdot(z, row + jax.random.normal(key, (3,)))  # noqa: E731
-    return with_likelihood(likelihood, z, x, key, key)
-
-
 def drawn_in_condition(z, x, key):
     """A condition runs once more than its loop: the last draw is from the key of the access after it."""
 
@@ -295,7 +267,9 @@ HOLES = {
     "a limit that moves": (chasing, "key reuse"),
     "a count that goes back": (going_back, "key reuse"),
     "a count after a loop": (counted_out, "key reuse"),
-    "the access' key in the likelihood": (access_key_in_likelihood, "key reuse"),
+    "the access' key in the likelihood": (
+        lambda z, x, key: with_likelihood(lambda z, row, key: jnp.vdot(z, row + jax.random.normal(key, (3,))), z, x, key, key),
+        "key reuse"),
     "a draw in a condition": (drawn_in_condition, "key reuse"),
     "a draw from a key that was computed": (
         lambda z, x, key: (
@@ -325,10 +299,13 @@ HOLES = {
     "numbers taken again": (over(lambda: jnp.arange(4)[jnp.zeros(4, int)]), "key reuse"),
     "numbers modulo": (through(lambda i: i % 3, 4), "key reuse"),
     "numbers that bounce": (through(lambda i: jnp.abs(i - 1), 4), "key reuse"),
-    "related children": (related_children, "key reuse"),
-    "two splits": (two_splits, "key reuse"),
-    "bits of the parent": (bits_of_parent, "key reuse"),
-    "split and used": (split_and_access, "key reuse"),
+    "related children": (  # where threefry is not partitionable, split(key, 1)[0] is fold_in(key, 1)
+        lambda z, x, key: (access(z, x, jax.random.split(key, 1)[0]), access(0 * z, x, fold(key, 1))), "key reuse"),
+    "two splits": (  # children of splits of different sizes may be the same
+        lambda z, x, key: (access(z, x, jax.random.split(key, 2)[0]), access(0 * z, x, jax.random.split(key, 3)[1])), "key reuse"),
+    "bits of the parent": (  # a draw from a key tells what its children are
+        lambda z, x, key: (access(z, x, jax.random.split(key)[0]), jax.random.bits(key, (4,), jnp.uint32)), "key reuse"),
+    "split and used": (lambda z, x, key: (access(z, x, key), access(0 * z, x, jax.random.split(key)[0])), "key reuse"),
     "an element of a loop's keys": (chained, "key reuse"),
     "the step of the turn before": (stale, "key reuse"),
     "a loop on each device": (every_second_device, "key reuse"),
@@ -357,9 +334,9 @@ def test_numbers_of_64_bits_wrap_when_they_are_folded_in():
 
 def test_only_named_generators():
     keys = {name: jax.random.key(0, impl=name) for name in ("threefry2x32", "rbg", "unsafe_rbg")}
-    assert check(unsafe_generator, Z, X, keys["threefry2x32"]).doors == 1
+    assert check(access, Z, X, keys["threefry2x32"]).doors == 1
     for name in ("rbg", "unsafe_rbg"):
-        found, message = kinds(unsafe_generator, Z, X, keys[name])
+        found, message = kinds(access, Z, X, keys[name])
         assert found == {"noise"} and "ChaCha20" in message
 
 

@@ -14,6 +14,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.contrib.funsor import enum
 from numpyro.contrib.hsgp.approximation import hsgp_squared_exponential
 from numpyro.infer.util import potential_energy
+from small_models import seen
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model.arguments import Public
@@ -44,8 +45,7 @@ def rows(array, **kwargs):
 
 def baseball(at_bats, hits):
     phi = draw("phi", dist.Uniform(0.0, 1.0))
-    with rows(at_bats):
-        numpyro.sample("obs", dist.Binomial(at_bats, probs=phi), obs=hits)
+    seen(hits, dist.Binomial(at_bats, probs=phi), "obs")
 
 
 def ucbadmit(department, male, applications, admitted, num_departments):
@@ -62,21 +62,18 @@ def bnn(x, y, hidden=3):
     w1 = draw("w1", dist.Normal(jnp.zeros((x.shape[1], hidden)), 1.0))
     w2 = draw("w2", dist.Normal(jnp.zeros((hidden, 1)), 1.0))
     precision = draw("precision", dist.Gamma(3.0, 1.0))
-    with rows(x):
-        numpyro.sample("y", dist.Normal(jnp.tanh(x @ w1) @ w2, precision**-0.5).to_event(1), obs=y)
+    seen(y, dist.Normal(jnp.tanh(x @ w1) @ w2, precision**-0.5).to_event(1))
 
 
 def hilbert_space_gp(x, y):
     amplitude, length = draw("amplitude", dist.LogNormal(0.0, 1.0)), draw("length", dist.LogNormal(0.0, 1.0))
     values = hsgp_squared_exponential(x=x, alpha=amplitude, length=length, ell=2.0, m=4)
-    with rows(x):
-        numpyro.sample("y", dist.Normal(values, 0.5), obs=y)
+    seen(y, dist.Normal(values, 0.5))
 
 
 def zero_inflated(x, y):
     gate, rate = x @ draw("b1", dist.Normal(jnp.zeros(2), 1.0)), x @ draw("b2", dist.Normal(jnp.zeros(2), 1.0))
-    with rows(x):
-        numpyro.sample("y", dist.ZeroInflatedPoisson(jax.nn.sigmoid(gate), jnp.exp(rate)), obs=y)
+    seen(y, dist.ZeroInflatedPoisson(jax.nn.sigmoid(gate), jnp.exp(rate)))
 
 
 def annotators(positions, annotations, num_annotators=3, classes=2):
@@ -118,8 +115,7 @@ def autoregressions_in_plates(y):
 
 def random_walks(y):
     scale = draw("scale", dist.HalfNormal(1.0))
-    with rows(y):
-        numpyro.sample("y", dist.GaussianRandomWalk(scale, num_steps=y.shape[1]), obs=y)
+    seen(y, dist.GaussianRandomWalk(scale, num_steps=y.shape[1]))
 
 
 def hidden_states(y, states=2):
@@ -200,8 +196,7 @@ def without_plate(x, y):
 
 def counted_groups(group, y):
     effects = draw("effects", dist.Normal(jnp.zeros(len(np.unique(group))), 1.0))
-    with rows(y):
-        numpyro.sample("y", dist.Normal(effects[group], 1.0), obs=y)
+    seen(y, effects[group])
 
 
 def squared_exponential(x):
@@ -215,8 +210,7 @@ def gp(x, y):
 
 def latent_gp(x, y):
     values = draw("f", dist.MultivariateNormal(jnp.zeros(x.shape[0]), squared_exponential(x)))
-    with rows(x):
-        numpyro.sample("y", dist.Bernoulli(logits=values), obs=y)
+    seen(y, dist.Bernoulli(logits=values))
 
 
 def capture_recapture(history):
@@ -262,8 +256,7 @@ def ar2_by_lax_scan(y):
 def ar1_of_all_rows(y):
     a = draw("a")
     _, means = lax.scan(lambda previous, value: (value, a * previous), 0.0, y)
-    with rows(y):
-        numpyro.sample("y", dist.Normal(means, 1.0), obs=y)
+    seen(y, means)
 
 
 def ar1_of_declared_length(y, length):
@@ -279,8 +272,7 @@ def stochastic_volatility(y):
 
 def stochastic_volatility_in_a_plate(y):
     s = draw("s", dist.GaussianRandomWalk(0.1, num_steps=y.shape[0]))
-    with rows(y):
-        numpyro.sample("y", dist.Normal(0.0, jnp.exp(s)), obs=y)
+    seen(y, dist.Normal(0.0, jnp.exp(s)))
 
 
 def stochastic_volatility_of_declared_length(y, length):
@@ -299,20 +291,17 @@ def eight_schools(schools, y, scale):
 
 
 def partially_pooled(y):
-    with rows(y):
-        numpyro.sample("y", dist.Normal(numpyro.sample("theta", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+    seen(y, dist.Normal(numpyro.sample("theta", dist.Normal(0.0, 1.0)), 1.0))
 
 
 def regression(x, y, shape=(2,)):
     w = draw("w", dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
-    with rows(x):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+    seen(y, dist.Bernoulli(logits=x @ w))
 
 
 def ordinal(x, y):
     cuts = draw("cuts", dist.ImproperUniform(dist.constraints.ordered_vector, (), (2,)))
-    with rows(x):
-        numpyro.sample("y", dist.OrderedLogistic(x, cuts), obs=y)
+    seen(y, dist.OrderedLogistic(x, cuts))
 
 
 SERIES = "rows must be independent, and this is one series; pass many sequences as rows: arrays of shape (num_sequences"

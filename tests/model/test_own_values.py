@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoNormal
+from small_models import latent
 
 import dpppl
 from dpppl.errors import UnsupportedModelError
@@ -23,15 +24,15 @@ Y = np.random.default_rng(0).normal(size=N).astype(np.float32)
 OK = Y > -0.5
 
 
-def latent(name="mu"):
-    return numpyro.sample(name, dist.Normal(0.0, 1.0))
+def observe(site, law, value):
+    return numpyro.sample(site, law if isinstance(law, dist.Distribution) else dist.Normal(law, 1.0), obs=value)
 
 
 def of_rows(observe):
     """A model whose rows observe what `observe(mu, row arrays)` writes."""
 
     def model(*arrays):
-        mu = latent()
+        mu = latent("mu")
         with numpyro.plate("data", arrays[0].shape[0]):
             observe(mu, *arrays)
 
@@ -58,58 +59,36 @@ def not_missing(mu, y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(jnp.isnan(y), 0.0, y))
 
 
-@of_rows
-def finite(mu, y):
-    numpyro.sample("y", dist.Normal(mu, 1.0).mask(jnp.isfinite(y)), obs=jnp.nan_to_num(y))
-
-
 def times(y, ok):
-    mu = latent()
+    mu = latent("mu")
     with numpyro.plate("times", 3, dim=-2), numpyro.plate("data", y.shape[0], dim=-1):
         numpyro.sample("y", dist.Normal(mu, 1.0).mask(ok.T), obs=(y * ok).T)
-
-
-@of_rows
-def labels(mu, y, ok):
-    logits = jnp.stack([jnp.zeros(()), mu, -mu])
-    numpyro.sample("y", dist.Categorical(logits=logits).mask(ok), obs=jnp.where(ok, y, 0))
-
-
-@of_rows
-def relative(mu, y, base):
-    numpyro.sample("y", dist.Normal(mu * base, 1.0), obs=y - base)
-
-
-@of_rows
-def one_after_the_other(mu, x, y):
-    x = numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
-    numpyro.sample("y", dist.Normal(mu * x, 1.0), obs=y)
 
 
 WIDE = np.stack([Y, Y, Y], 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "args"),
-    [
-        (cut, (Y, OK)),
-        (cut_by_a_number, (Y, OK.astype(np.int32))),
-        (cut_by_a_number, (Y, OK.astype(np.float32))),
-        (not_missing, (np.where(OK, Y, np.nan),)),
-        (finite, (np.where(OK, Y, np.nan),)),
-        (times, (WIDE, np.stack([OK] * 3, 1))),
-        (labels, ((Y > 0).astype(np.int32), OK)),
-        (relative, (Y, Y)),
-        (one_after_the_other, (Y, Y)),
-    ],
-    ids=["cut", "integers", "floats", "nan", "finite", "matrix", "labels", "relative", "returned"],
-)
+FREE = {
+    "cut": (cut, (Y, OK)),
+    "integers": (cut_by_a_number, (Y, OK.astype(np.int32))),
+    "floats": (cut_by_a_number, (Y, OK.astype(np.float32))),
+    "nan": (not_missing, (np.where(OK, Y, np.nan),)),
+    "finite": (of_rows(lambda mu, y: observe("y", dist.Normal(mu, 1.0).mask(jnp.isfinite(y)), jnp.nan_to_num(y))), (np.where(OK, Y, np.nan),)),
+    "matrix": (times, (WIDE, np.stack([OK] * 3, 1))),
+    "labels": (of_rows(lambda mu, y, ok: observe("y", dist.Categorical(logits=jnp.stack([0.0 * mu, mu, -mu])).mask(ok), jnp.where(ok, y, 0))),
+               ((Y > 0).astype(np.int32), OK)),
+    "relative": (of_rows(lambda mu, y, base: observe("y", mu * base, y - base)), (Y, Y)),
+    "returned": (of_rows(lambda mu, x, y: observe("y", mu * observe("x", mu, x), y)), (Y, Y)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "args"), FREE.values(), ids=FREE)
 def test_responses_that_are_free_are_taken(model, args):
     assert Responses.of(split_model(model, args, {})).observed
 
 
 def scaled(y, ok, scale):
-    mu = latent()
+    mu = latent("mu")
     with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(ok, y * scale[0], 0.0))
 
@@ -134,50 +113,27 @@ def test_values_are_free_by_the_public_arrays_that_they_are_computed_with():
 
 
 @of_rows
-def columns(mu, data):
-    numpyro.sample("y", dist.Normal(mu * data[:, 0], 1.0), obs=data[:, 1])
-
-
-@of_rows
-def known(mu, y, ok):
-    """Where not ok, the value is no response, and it counts."""
-    numpyro.sample("y", dist.Normal(mu * ok, 1.0), obs=jnp.where(ok, y, 0.0))
-
-
-@of_rows
 def first_is_given(mu, first, y):
     both = jnp.stack([first, y], -1)
     numpyro.sample("y", dist.Normal(jnp.stack([mu + 0.0 * first, mu + first], -1), 1.0).to_event(1), obs=both)
 
 
-@of_rows
-def above(mu, y):
-    numpyro.sample("y", dist.Normal(mu, 1.0).mask(y > 0.0), obs=jnp.where(y > 0.0, y, 0.0))
+NOT_FREE = {
+    "columns": (of_rows(lambda mu, data: observe("y", mu * data[:, 0], data[:, 1])), (WIDE,),
+                "site 'y' observes values of argument 'data', and a distribution or mask is computed from the same"),
+    "known": (of_rows(lambda mu, y, ok: observe("y", mu * ok, jnp.where(ok, y, 0.0))),  # where not ok, it is no response, and it counts
+              (Y, OK), "site 'y' observes values of argument 'ok'"),
+    "first": (first_is_given, (Y, Y), "site 'y' observes values of argument 'first'"),
+    "above": (of_rows(lambda mu, y: observe("y", dist.Normal(mu, 1.0).mask(y > 0.0), jnp.where(y > 0.0, y, 0.0))), (Y,),
+              "site 'y' observes values of argument 'y'"),
+    "again": (of_rows(lambda mu, x, y: (observe("x", mu, x), observe("y", mu * x, y))), (Y, Y),
+              "let later sites use what numpyro.sample returns for earlier ones"),
+    "residual": (of_rows(lambda mu, x, y: observe("y", 0.0, y - mu * x)), (Y, Y),
+                 "site 'y' observes what is computed from the latent 'mu', as a residual y - mu is; observe y itself"),
+}  # fmt: skip
 
 
-@of_rows
-def argument_again(mu, x, y):
-    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
-    numpyro.sample("y", dist.Normal(mu * x, 1.0), obs=y)
-
-
-@of_rows
-def residual(mu, x, y):
-    numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y - mu * x)
-
-
-@pytest.mark.parametrize(
-    ("model", "args", "words"),
-    [
-        (columns, (WIDE,), "site 'y' observes values of argument 'data', and a distribution or mask is computed from the same"),
-        (known, (Y, OK), "site 'y' observes values of argument 'ok'"),
-        (first_is_given, (Y, Y), "site 'y' observes values of argument 'first'"),
-        (above, (Y,), "site 'y' observes values of argument 'y'"),
-        (argument_again, (Y, Y), "let later sites use what numpyro.sample returns for earlier ones"),
-        (residual, (Y, Y), "site 'y' observes what is computed from the latent 'mu', as a residual y - mu is; observe y itself"),
-    ],
-    ids=["columns", "known", "first", "above", "again", "residual"],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "args", "words"), NOT_FREE.values(), ids=NOT_FREE)
 def test_responses_that_are_not_free_are_refused(model, args, words):
     """Their cures run: `test_responses_that_are_free_are_taken` has models of two arguments and of returned values, and "flat" this."""
     split = split_model(model, args, {})

@@ -18,8 +18,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.hmc_gibbs import HMCECS, HMCGibbs
+from small_models import latent, seen
 from small_models import linear as regression
-from small_models import seen
 
 import dpppl
 from dpppl.access import clipping
@@ -202,49 +202,27 @@ def test_kernels_that_evaluate_rows_beside_the_door_are_refused():
 # What errors say
 
 
-def branches(x, y):
-    regression(jnp.where(y[0] > 0, x, -x) if y[0] > 0 else x, y)
-
-
-def converts(x, y):
-    regression(x * float(y[4]), y)
-
-
-def selects(x, y):
-    regression(x[y > 0], y[y > 0])
-
-
-def to_numpy(x, y):
-    regression(np.asarray(x), y)
-
-
-def prior_of_rows(x, y):
-    w = numpyro.sample("w", dist.Normal(y.mean(), 1.0).expand([3]).to_event(1))
-    seen(y, x @ w)
-
-
-def couples(x, y):
-    regression(x - x.mean(0), y)
-
-
 def raises(x, y):
     raise ValueError(f"bad data: {x} {y}")
 
 
-def outside(x, y):
-    numpyro.sample("w", dist.Normal(0.0, 1.0))
-    numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y[0])
-
-
-def prints(x, y):
-    jax.debug.print("{}", y)
-    regression(x, y)
+WRONG = {
+    "branches": lambda x, y: regression(jnp.where(y[0] > 0, x, -x) if y[0] > 0 else x, y),
+    "converts": lambda x, y: regression(x * float(y[4]), y),
+    "selects": lambda x, y: regression(x[y > 0], y[y > 0]),
+    "to NumPy": lambda x, y: regression(np.asarray(x), y),
+    "a prior of rows": lambda x, y: seen(
+        y, x @ numpyro.sample("w", dist.Normal(y.mean(), 1.0).expand([3]).to_event(1))
+    ),
+    "couples": lambda x, y: regression(x - x.mean(0), y),
+    "raises": raises,
+    "outside": lambda x, y: (latent("w"), numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y[0])),
+    "prints": lambda x, y: (jax.debug.print("{}", y), regression(x, y)),
+}
 
 
 @pytest.mark.quick_cases(4)
-@pytest.mark.parametrize(
-    "model", [branches, converts, selects, to_numpy, prior_of_rows, couples, raises, outside, prints]
-)
+@pytest.mark.parametrize("model", WRONG.values(), ids=WRONG)
 def test_errors_of_the_model_tell_no_value(model, capfd):
     with pytest.raises(Exception) as caught:
         mcmc_of(model).run(jax.random.key(0), *data(MARKER))

@@ -305,15 +305,6 @@ def test_cap_and_tries_bound_the_overflow(rate, num_rows, probability):
     assert exact_shortfall(cap, int(0.85 * tries), num_rows) > probability or tries < 1.2 * cap
 
 
-def test_the_cap_by_brute_force():
-    rate, num_rows, probability = 0.02, 400, 1e-12
-    terms = [
-        comb(num_rows + 1, k) * Fraction(rate) ** k * (1 - Fraction(rate)) ** (num_rows + 1 - k) for k in range(70)
-    ]
-    cap, _ = sparse_sizes(rate, num_rows, probability)
-    assert sum(terms[cap + 1 :]) <= probability < sum(terms[cap:])
-
-
 def test_the_failure_probability_covers_the_table():
     assert Poisson(0.01).failure_probability == 3 * Poisson(0.01).overflow_probability
     assert Poisson(0.01, overflow_probability=1e-300).failure_probability >= 2**31 * 2.0 ** (1 - SAMPLING_BITS)

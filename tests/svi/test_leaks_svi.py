@@ -25,25 +25,18 @@ from numpyro.infer.autoguide import AutoDelta, AutoIAFNormal, AutoMultivariateNo
 from test_leaks import (  # noqa: F401
     DIGITS,
     MARKER,
+    WRONG,
     arrays_within,
-    branches,
-    converts,
     counts,
-    couples,
     data,
     dumped,
     finite_values_wanted,
     holds_rows,
     mcmc_of,
     optimised,
-    outside,
-    prints,
-    prior_of_rows,
     raises,
     regression,
     reusable_keys,
-    selects,
-    to_numpy,
 )
 from test_svi import amortised_guide, factor_analysis
 
@@ -232,9 +225,7 @@ def text_of_failure(capfd, function):
     return text
 
 
-@pytest.mark.parametrize(
-    "model", [branches, converts, selects, to_numpy, prior_of_rows, couples, raises, outside, prints]
-)
+@pytest.mark.parametrize("model", WRONG.values(), ids=WRONG)
 def test_errors_of_the_model_tell_no_value(model, capfd):
     text_of_failure(capfd, lambda: svi_of(model).run(jax.random.key(0), 3, *data(MARKER)))
 
