@@ -22,7 +22,7 @@ def normal_mean(y):
 
 
 def linear(x, y):
-    seen(y, x @ latent("w", 3))
+    seen(y, x @ latent("w", 3), size=x.shape[0])
 
 
 def logistic(x, y=None):

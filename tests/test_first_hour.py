@@ -521,9 +521,9 @@ def test_calls_that_are_slips(call, message):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (chains, "get_samples get_extra_fields get_weights verdict verdicts print_summary to_arviz"),
+        (chains, "get_samples get_extra_fields get_weights verdicts print_summary to_arviz"),
         (noise_aware, "get_samples print_summary verdict to_arviz"),
-        (svi, "get_params verdict"),
+        (svi, "get_params"),
     ],
     ids=["MCMC", "NoiseAware", "SVI"],
 )

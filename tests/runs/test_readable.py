@@ -56,3 +56,11 @@ def test_the_old_name_of_a_chain_s_words_has_one_release_left():
     mcmc, _ = chain(3)
     with pytest.warns(DeprecationWarning, match=r"mcmc\.verdicts\(\) is now mcmc\.verdict\.by_site"):
         assert mcmc.verdicts() == mcmc.verdict.by_site
+
+
+def test_before_a_run_there_is_no_verdict():
+    common = {"target_epsilon": 1.0, "target_delta": 1e-5}
+    mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=10, num_samples=10, **common)
+    for runner in (mcmc, dpppl.SVI(model, AutoNormal(model), **common), dpppl.NoiseAware(model, **common)):
+        with pytest.raises(dpppl.ConfigurationError, match="`run` must be called before `verdict`"):
+            _ = runner.verdict
