@@ -262,7 +262,7 @@ MUTATIONS = [
     Mutation("a copy with an account of its own", "dpppl.runs.budget:Budget.__getstate__", "run.ended()", "_Run(())",
              "test_runs:test_copies_share_an_account_and_pickles_remember_it", (_chain,)),
     Mutation("the ledger not told", "dpppl.runs.budget:Reservation.charge", "sum(after.begun) > self._known", "False",
-             "test_runs:test_a_ledger_counts_the_steps_of_an_object_and_of_its_copy", ("tmp_path",)),
+             "test_runs:test_a_charge_that_was_cut_off_or_refused_is_made_again", (lambda: KeyboardInterrupt, "tmp_path", "monkeypatch")),
     Mutation("steps by hand not charged", "dpppl.svi.by_hand:SVIByHand.update",
              'self.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)', "take()",
              "test_runs:test_a_ledger_counts_the_steps_of_an_object_and_of_its_copy", ("tmp_path",)),

@@ -349,17 +349,6 @@ def branch(x, y):
         numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
-def as_integer(x, y):
-    groups = int(x.max()) + 1
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([groups]))
-    seen(y, w[0] * x)
-
-
-def as_numpy(x, y):
-    w = latent()
-    seen(y, w * np.sort(x))
-
-
 def selected(x, y):
     w = latent()
     seen(y, w * x[y > 0].sum())
@@ -376,8 +365,6 @@ def revealing(x, y):
     "model, line",
     [
         (branch, "if y[0] > 0:"),
-        (as_integer, "groups = int(x.max()) + 1"),
-        (as_numpy, "np.sort(x)"),
         (selected, "x[y > 0].sum()"),
         (revealing, "if np.any(np.asarray(y) > 0):"),
     ],

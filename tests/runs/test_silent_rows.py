@@ -56,7 +56,7 @@ def half(one, other):
     return np.where(HALF, one, other).astype(np.float32)
 
 
-KINDS = {  # model, x, y, w, and the bin that half of the rows belong to
+KINDS = {  # model, x, y, w, and the bin that half of the rows belong to; `test_supports` has what is outside
     "masked": (of(normal, "mask"), X, X, ~HALF, SILENT),
     "masked, NaN": (of(normal, "mask"), X, half(np.nan, X), ~HALF, SILENT),
     "weight 0": (of(normal, "scale"), X, X, half(0.0, 1.0), SILENT),
@@ -66,11 +66,6 @@ KINDS = {  # model, x, y, w, and the bin that half of the rows belong to
     "missing covariate": (of(logits), half(np.nan, X), np.float32(U < 0.5), U, MISSING),
     "infinite covariate": (of(normal), half(np.inf, X), X, U, MISSING),
     "-1 and 1": (of(logits), X, half(-1.0, 1.0), U, OUTSIDE),
-    "1 and 2": (of(logits), X, half(2.0, 1.0), U, OUTSIDE),
-    "1 to K": (of(lambda m: dist.Categorical(logits=m[..., None] * np.float32([1, 2]))), X, np.where(HALF, 2, 1), U, OUTSIDE),
-    "counts with halves": (of(lambda m: dist.Poisson(jnp.exp(m))), X, half(1.5, 3.0), U, OUTSIDE),
-    "negative times": (of(lambda m: dist.Exponential(jnp.exp(m))), X, half(-1.0, 3.0), U, OUTSIDE),
-    "proportions": (of(lambda m: dist.Beta(jnp.exp(m), 2.0)), X, half(1.0, 0.5), U, OUTSIDE),
 }  # fmt: skip
 
 
