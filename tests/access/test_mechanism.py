@@ -168,19 +168,8 @@ def test_rows_that_were_not_drawn_are_not_counted():
     for rate, expected in ((1e-9, 0.0), (1.0, 3 * 0.6 - 4 * 0.4)):
         mechanism = Mechanism(clipping=Adaptive(quantile=0.4, clipping_norm=1.0), subsampling=Poisson(rate))
         rows = np.array([0.1, 0.5, 1.0, 1.1, 2.0, 1e9, -7.0], np.float32)[:, None]
-        count = jax.jit(
-            lambda rows: (
-                noisy_sum(
-                    mechanism,  # noqa: B023
-                    flat_sum,
-                    jnp.zeros(1),
-                    rows,
-                    None,
-                    key=jax.random.key(0),
-                    noise_multiplier=1e-6,
-                ).count
-            )
-        )(rows)
+        settings = dict(key=jax.random.key(0), noise_multiplier=1e-6)
+        count = jax.jit(lambda rows: noisy_sum(mechanism, flat_sum, jnp.zeros(1), rows, None, **settings).count)(rows)  # noqa: B023
         assert abs(float(count[0]) - expected) < 1e-3
 
 

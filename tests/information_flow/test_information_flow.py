@@ -159,9 +159,9 @@ def odd(primitive):
 ODD = odd("odd")
 
 
-def with_likelihood(likelihood, z, x, key, public=None):
+def with_likelihood(likelihood, z, x, key, public=None, noise_multiplier=1.0):
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    return noisy_sum(door, likelihood, z, x, public, key=key, noise_multiplier=1.0).total
+    return noisy_sum(door, likelihood, z, x, public, key=key, noise_multiplier=noise_multiplier).total
 
 
 def in_shards(z, x, key, exchange):
@@ -581,16 +581,8 @@ COMPUTED = {
     "row by row": lambda z, x, key: lax.scan(
         lambda z, row: (with_likelihood(lambda z, number, _: z * number, z, row, key), None), z[0], x
     )[0],
-    "noise by the rows": lambda z, x, key: (
-        noisy_sum(
-            Mechanism(clipping=Flat(1.0), subsampling=FullBatch()),
-            likelihood,
-            z,
-            x,
-            None,
-            key=key,
-            noise_multiplier=1.0 + jnp.abs(x[0, 0]),
-        ).total
+    "noise by the rows": lambda z, x, key: with_likelihood(
+        likelihood, z, x, key, noise_multiplier=1.0 + jnp.abs(x[0, 0])
     ),
 }
 
@@ -614,10 +606,7 @@ def test_what_was_computed_from_rows_does_not_enter_the_door(function):
 )
 def test_rows_that_enter_twice_stay_apart(likelihood):
     """The private rows are handed in once more as a public argument, which every row's likelihood sees whole."""
-    door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    assert (
-        "door" in kinds(lambda z, x, key: noisy_sum(door, likelihood, z, x, x, key=key, noise_multiplier=1.0).total)[0]
-    )
+    assert "door" in kinds(lambda z, x, key: with_likelihood(likelihood, z, x, key, x))[0]
 
 
 WORK_ON_ROWS = {

@@ -143,20 +143,8 @@ def test_a_chain_walks_through_its_partition():
     state = kernel.init(jax.random.key(0), 0, None, (y,), {})
     bound = kernel.bind((y,), {})
     data, _ = bound.split.arrays((y,), {})
-    noisy = jax.jit(
-        lambda step: (
-            noisy_sum(
-                kernel.mechanism,
-                lambda z, row, public: bound.split.log_likelihood(z, row, public),
-                state.z,
-                data,
-                {},
-                key=state.rng_key,
-                noise_multiplier=1e-6,
-                step=step,
-            ).total
-        )
-    )
+    likelihood, settings = bound.split.log_likelihood, dict(key=state.rng_key, noise_multiplier=1e-6)
+    noisy = jax.jit(lambda k: noisy_sum(kernel.mechanism, likelihood, state.z, data, {}, step=k, **settings).total)
     sums = [noisy(step) for step in range(4)]
     total = jax.tree.map(lambda *leaves: sum(leaves), *sums)
     np.testing.assert_allclose(total["b"], 3.0 * y.sum(0), rtol=0.02, atol=0.1)
