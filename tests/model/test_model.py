@@ -114,10 +114,10 @@ def test_a_deterministic_site_as_long_as_the_data_is_not_returned():
 
 def test_structure_is_found_without_running_the_model_on_real_rows():
     """The model sees tracers and made-up rows."""
-    seen = []
+    given = []
 
     def model(x, y):
-        seen.extend((x, y))
+        given.extend((x, y))
         w = numpyro.sample("w", dist.Normal(0.0, 1.0))
         seen(y, w * x)
 
@@ -125,8 +125,8 @@ def test_structure_is_found_without_running_the_model_on_real_rows():
     split = split_model(model, (secret, secret), {})
     split.constrain({"w": 0.0}, {})
     split.log_prior({"w": 0.0}, {})
-    assert seen and not any(value is secret for value in seen)
-    assert not any(np.any(np.asarray(v) > 1_000) for v in seen if not isinstance(v, jax.core.Tracer))
+    assert given and not any(value is secret for value in given)
+    assert not any(np.any(np.asarray(v) > 1_000) for v in given if not isinstance(v, jax.core.Tracer))
 
 
 def test_the_split_keeps_no_array_alive():
