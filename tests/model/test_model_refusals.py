@@ -178,6 +178,8 @@ def test_what_a_row_is_observed_under(name):
         (lambda x, y: (w := latent(), seen(x, w, "x", "first"), seen(y, w, "y", "second")), (X, Y),
          "sites 'x' and 'y' are observed in different plates, so there is more than one data plate"),
         (lambda x, y: (w := latent(), seen(y + x, lambda index: w * index)), (X, Y), COUPLED),
+        (lambda x, y: seen(jnp.zeros(x.shape[0]), latent() * x - y), (X, Y), "the observed value of site 'y' does not depend on a private argument"),
+        (lambda x, y: seen(y, lambda _: latent("mine") * x), (X, Y), "site 'mine' is a continuous latent of each row"),
         (any_model, (X, Y + 1j * Y), "site 'y' is a complex number, because its values are complex; observe their real and imaginary parts"),
     ],
 )  # fmt: skip
