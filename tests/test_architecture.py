@@ -174,8 +174,8 @@ ROOMS = {
     "report": ("report", 831, 800),
     "mcmc": ("mcmc", 2_559, 1_400),
     "svi": ("svi", 2_496, 1_400),
-    "row_statistics": ("row_statistics", 1_934, 700),
-    "noise_aware": ("noise_aware", 2_575, 900),
+    "row_statistics": ("row_statistics", 1_978, 700),
+    "noise_aware": ("noise_aware", 2_532, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -25,7 +25,6 @@ from benchmarks.accuracy.prediction import exact, scores
 from benchmarks.calibration import real_columns
 from benchmarks.lib.noise_aware_wide import mu_of
 from benchmarks.lib.results import written
-from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
 from dpppl.noise_aware.mixture import Mixture
@@ -59,7 +58,7 @@ class Bench(real_columns.Bench):
 
         def knowing(kind, at, noise_multiplier, repeats=1, walk=None):
             if kind == "curvature":
-                latest["here"] = ReleasedCurvature.of(ask(kind, at, 1e-9), 1e-9, at, latest["basis"])
+                latest["here"] = ReleasedCurvature.of(ask(kind, at, 1e-9), 1e-9, at)
             return ask(kind, at, noise_multiplier, repeats, walk)
 
         def known(*_):
@@ -67,17 +66,11 @@ class Bench(real_columns.Bench):
 
         if not knows_curvature:
             return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        ReleasedCurvature.posterior, start = known, recipe._at
-
-        def state(begun, sketch):
-            latest["basis"] = begun.basis
-            return start(begun, sketch)
-
-        recipe._at = state
+        ReleasedCurvature.posterior = known
         try:
             return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
         finally:
-            ReleasedCurvature.posterior, recipe._at = drawn, start
+            ReleasedCurvature.posterior = drawn
 
 
 def exactly(release):
@@ -85,7 +78,7 @@ def exactly(release):
     values, vectors = np.linalg.eigh(release.curvature)
     values = np.maximum(values, 1e-9)
     inverse = (vectors / np.sqrt(values)[:, None, :]) @ vectors.swapaxes(1, 2)
-    return Curvature(values[None], vectors[None], inverse @ release.scores @ inverse)
+    return Curvature(values[None], vectors[None], inverse @ release.score_variance @ inverse)
 
 
 def drawn_from(surrogate, prior):

@@ -95,7 +95,7 @@ def known_curvature(x, y):
     stage, prior = last_stage(x, y)
     bench = SimpleNamespace(x=x.astype(np.float64), prior=prior)
     surrogate = stage.surrogate._replace(curvature=real_columns.Bench.true_curvature(bench, stage))
-    covariance = surrogate.basis.from_latents(prior.covariance(surrogate.basis))
+    covariance = surrogate.basis.covariance_of_u(prior.covariance(surrogate.basis))
     mixture = Mixture(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
     return mixture.draw(np.random.default_rng(0), 1_000)
 

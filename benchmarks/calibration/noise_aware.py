@@ -45,9 +45,10 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import posterior, recipe
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.row_statistics.accesses import At, narrow
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
-from dpppl.row_statistics.plan import At, default_plan, narrow
+from dpppl.row_statistics.plan import default_plan
 from dpppl.row_statistics.releases import Accesses, prepared
 from dpppl.row_statistics.statistics import RowStatistics
 from models.logistic_regression import gaussian
@@ -120,7 +121,8 @@ class Bench:
         found = self.exact(self.at(surrogate.point(self.prior.mean), basis, stage.norm), rows)[0]
         h, scores = (from_vector(np.asarray(x, np.float64), len(basis.scales)) for x in found)
         noise = scores + surrogate.noise_variance * np.eye(len(h))
-        precision = np.linalg.inv(basis.from_latents(self.prior.covariance(basis))[0]) + h @ np.linalg.solve(noise, h)
+        prior = basis.covariance_of_u(self.prior.covariance(basis))[0]
+        precision = np.linalg.inv(prior) + h @ np.linalg.solve(noise, h)
         return np.sqrt(basis.variances(np.linalg.inv(precision)[None]))
 
     def released(self, rows, mu, bounds):

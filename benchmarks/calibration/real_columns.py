@@ -163,7 +163,7 @@ class Bench:
         basis = mixture.surrogate.basis
         exact = stages[-1].surrogate._replace(curvature=self.true_curvature(stages[-1]))
         mean, spread = moments(*exact.posteriors(mixture.prior))
-        known, known_sd = self.prior.mean + basis.latents(mean), np.sqrt(basis.variances(spread))
+        known, known_sd = self.prior.mean + basis.to_latents(mean), np.sqrt(basis.variances(spread))
         rank, mean, sd = (drawn < truth).mean(axis=0), drawn.mean(axis=0), drawn.std(axis=0)
         z = (mean - truth) / sd
         # Given the rows a truth drawn from the prior is a draw of the posterior without privacy: means over it are less noisy.

@@ -131,10 +131,10 @@ def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
     basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
-    root, width = root_of(basis.from_latents(prior.covariance(basis))), law.values.shape[-1]
+    root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.values.shape[-1]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
     information = unsaturated(positive_part(law.mean), law.ratio) + _UNSURE * unsure * np.eye(width)
-    spread = basis.to_latents(posterior_covariance(information, root))[0]
+    spread = basis.covariance_of_latents(posterior_covariance(information, root))[0]
     covariance = spread[np.ix_(place, place)] * np.outer(basis.scales, basis.scales)
     return stage.belief.mean, np.linalg.cholesky((covariance + covariance.T) / 2.0)
 

@@ -15,7 +15,7 @@ variance of scores; mu the run's privacy parameter, and `scale` is 1 / mu.
 What is made of it: a Gaussian surrogate of the likelihood, whose noise is known.
     eigen_draws   a curvature's eigenvalues and eigenvectors, given its noisy release
     curvature     curvatures as released, and draws of them
-    sketch        entries beside the blocks of wide models
+    sketch        off-block entries of wide models
     surrogate     the surrogate, and posteriors under normal priors
     bounds        bounds of a row, from histograms
     sides         widths on either side of the mean
@@ -23,7 +23,8 @@ What is made of it: a Gaussian surrogate of the likelihood, whose noise is known
 The end: draws, and whether they may be read.
     mixture       the posterior in closed form
     posterior     draws from it, by weights or NUTS
-    verdict       numbers on a run, and findings on them
+    measured      numbers on a run
+    verdict       findings on them
     conclusion    from the releases to samples, verdict, summary and Bayes factors
 The calls of a user.
     settings      arguments, checked; budget and report

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dpppl.access.norm_histogram import Norms
+from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.matrices import Array, eigh
-from dpppl.row_statistics.plan import Ask, At
+from dpppl.row_statistics.plan import Noises
 
-DEAR = 1.1
-"""By how much bounds that clip fewer rows may widen a posterior."""
+MOST_WIDENED = 1.1  # by how much bounds that clip fewer rows may widen a posterior
 _EARLY = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 _UNSEEN = 3.0  # rows beyond a quantile are believed if they are more than so many sds of a count's noise
 _HIDDEN = 4.0  # how many times as long as believed rows those may be that the noise of counts hides
@@ -40,38 +40,38 @@ class Expected(NamedTuple):
 
 
 def found_bounds(
-    ask: Ask, at: At, bounds: Bounds, sigma: dict[str, float], expected: Expected, num_rows: int,
-    most: float = _PARTS[1],
-) -> tuple[At, float]:  # fmt: skip
+    ask: Ask, at: At, bounds: Bounds, sigma: Noises, expected: Expected, num_rows: int, most: float = _PARTS[1]
+) -> tuple[At, float]:
     """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before. Also the part of
     scores that the norm clips, over scores, by root mean squares.
 
     - **sigma** - noise multipliers by kind of access.
     - **most** - the largest quantile of curvatures that becomes the bound."""
-    if "norm_bin" not in sigma:
+    if Kind.BIN not in sigma:
         norm, bound = bounds.norm or at.norm, bounds.curvature or at.curvature_bound
         return at._replace(norm=norm, curvature_bound=bound, score_bound=bound), 1.0
-    norms = Norms.fitted(ask("norm_bin", at, sigma["norm_bin"]), sigma["norm_bin"], num_rows)
+    noise = sigma[Kind.BIN]
+    norms = Norms.fitted(ask(Kind.BIN, at._replace(of_curvature=False), noise), noise, num_rows)
     informed = max(1.0, norms.share * num_rows)
-    norm = bounds.norm or chosen_norm(norms, sigma["norm_bin"], expected, informed, num_rows)
-    counts = ask("curvature_bin", at._replace(norm=norm), sigma["curvature_bin"])
-    lengths = Norms.fitted(counts, sigma["curvature_bin"], num_rows, _EXPECTED)
+    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows)
+    counts = ask(Kind.BIN, at._replace(norm=norm, of_curvature=True), noise)
+    lengths = Norms.fitted(counts, noise, num_rows, _EXPECTED)
     entries = len(at.point) * at.basis.roots.shape[1]
-    affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
+    affordable = np.sqrt(entries / 2.0) * sigma[Kind.CURVATURE] / (_CLIPPED_IN_MEDIAN * informed)
     bound = bounds.curvature or norm**2 * lengths.quantile(float(np.clip(1.0 - affordable, _PARTS[0], most)))
     widest = bound
     if expected.curvature is not None:
-        # The largest one under which rows' curvature is at most `DEAR` times as large as what is released of it.
+        # The largest one under which rows' curvature is at most `MOST_WIDENED` times as large as what is released of it.
         kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
         candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
-        widest = norm**2 * float(max(b for b in candidates if kept(b) <= DEAR * kept(bound / norm**2)))
+        widest = norm**2 * float(max(b for b in candidates if kept(b) <= MOST_WIDENED * kept(bound / norm**2)))
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
 
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
     """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
-    directions, by at most `DEAR`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
+    directions, by at most `MOST_WIDENED`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
     estimates by several sds. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
@@ -92,4 +92,4 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     share = prior / (prior + variance)  # of the prior's variance, what is learned
     least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
     wider = np.average(np.log(variance / variance[:, least, None]), axis=0, weights=share[:, least]) / 2.0
-    return float(candidates[np.flatnonzero((wider <= np.log(DEAR)) & (candidates <= _HIDDEN * longest))[-1]])
+    return float(candidates[np.flatnonzero((wider <= np.log(MOST_WIDENED)) & (candidates <= _HIDDEN * longest))[-1]])

@@ -14,8 +14,8 @@ from dpppl.noise_aware.binding import BoundModel
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import HIDDEN, Verdict
-from dpppl.row_statistics.plan import Ask
+from dpppl.noise_aware.verdict import MOST_HIDDEN, Verdict
+from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
 from dpppl.types import Tree
@@ -43,13 +43,8 @@ def staged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, 
 
 
 def concluded(
-    settings: NoiseAwareSettings,
-    bound: BoundModel,
-    releases: Released,
-    found: Outcome,
-    key: jax.Array,
-    is_modelled: bool,
-) -> tuple[Mixture, Verdict, dict[str, Tree]]:
+    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool,
+) -> tuple[Mixture, Verdict, dict[str, Tree]]:  # fmt: skip
     """The posterior, the verdict on it, and samples by site."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
     surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
@@ -64,9 +59,8 @@ def concluded(
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
             verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
-            symmetric=bound.symmetric, unnamed=bound.unnamed,
-            codes=supports.codes(bound.split), in_units=settings.rows_per_unit > 1,
-            has_columns=verdict.hidden < HIDDEN or bound.split.has_columns,
+            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=supports.codes(bound.split),
+            in_units=settings.rows_per_unit > 1, has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)

@@ -5,14 +5,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpppl.noise_aware.eigen_draws import eigen_draws
+from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.matrices import Array, eigh, from_vector, positive_part
-from dpppl.row_statistics.plan import At
 from dpppl.row_statistics.statistics import scores_share
 from dpppl.types import Tree
 
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
 _SPREAD_ALONG, _GRID = 0.6, 200
+_ROUGH, _MOST_DECLINE, _DIFFERENT, _CLEAR = 0.1, 3.0, 3.0, 3.0
 
 
 class Curvature(NamedTuple):
@@ -34,7 +35,7 @@ class Curvature(NamedTuple):
         return self.matrices.mean(axis=0)
 
     @property
-    def scores(self) -> Array:
+    def score_variance(self) -> Array:
         """The variance of the sum of scores that goes with each draw, (n, ..., d, d)."""
         roots = self._powers(0.5)
         return roots @ self.ratio @ roots
@@ -45,9 +46,9 @@ class Curvature(NamedTuple):
     def averaged(self, redrawn: float, count: int, added: float = 0.0) -> "Curvature":
         """With the variance of the mean of `count` gradients in place of that of each: all have the same rows, and draws of their
         own, which make the share `redrawn` of the variance that the model gives scores, or add its multiple `added`."""
-        scores, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.scores.mean(axis=0), self.mean))
+        variance, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.score_variance.mean(axis=0), self.mean))
         by = 1.0 - redrawn * (1.0 - 1.0 / count) + added / count
-        return self._replace(ratio=self.ratio * (1.0 + (by - 1.0) * float(mean / max(scores, mean))))
+        return self._replace(ratio=self.ratio * (1.0 + (by - 1.0) * float(mean / max(variance, mean))))
 
     def as_model(self) -> "Curvature":
         """With the curvature as the variance of scores, which a model without misspecification bounds it by."""
@@ -66,29 +67,28 @@ class Curvature(NamedTuple):
 
 
 def drawn(
-    noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int, most: float = 1.0,
-    along: Array | None = None,
+    noisy: Array, std: float, score_variance: Array, score_variance_std: float, real: Array, covariance: Array, count: int,
+    most: float = 1.0, along: Array | None = None,
 ) -> Curvature:  # fmt: skip
     """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`.
 
     - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.
-    - **scores**, **scores_std** - variance of the scores with noise, and the sd of that noise.
+    - **score_variance**, **score_variance_std** - variance of the scores with noise, and the sd of that noise.
     - **real** - (k, b), where there is no padding.
     - **most**, **along** - see `_ratio`, and `_drawn_along`."""
     smallest = _SMALLEST * min(1.0 / np.linalg.eigvalsh(covariance).max(), std)
-    values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
+    values, vectors = eigen_draws(noisy, std, real, score_variance, smallest, count)
     if along is not None:
         values, vectors = _drawn_along(along, values, vectors, noisy, std)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
-    return Curvature(values, vectors, _ratio(scores, scores_std, mean, most, count))
+    return Curvature(values, vectors, _ratio(score_variance, score_variance_std, mean, most, count))
 
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
-    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
-    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Basis.whitened_along`).
-
-    Along the way from the prior mean a regression has another curvature than across it, which a prior that knows no directions
-    would not allow."""
+    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew."""
+    # From its release, and a lognormal prior around the mean over all directions, for which coordinates are made
+    # (`Basis.whitened_along`). Along the way from the prior mean a regression has another curvature than across it, which a prior
+    # that knows no directions would not allow.
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
     # from eigenvalues: along @ matrices @ along may be rounded to 0
     typical, present = values[:, 0].mean(axis=1), np.sum(values[:, 0] * (along @ vectors[:, 0]) ** 2, axis=1)
@@ -104,11 +104,10 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
 
 
 def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
-    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
-
-    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
-    with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is infinite,
-    for a sandwich, the spread is 1, and `count` draws (count, ...) hold what the noise of J leaves open."""
+    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise."""
+    # J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
+    # with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is
+    # infinite, for a sandwich, the spread is 1, and `count` draws (count, ...) hold what the noise of J leaves open.
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
     multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)
@@ -135,35 +134,32 @@ def dispersion(noisy: Array, std: float, curvature: Array) -> tuple[float, float
     return float(np.sum(noisy * curvature) / size), float(std / np.sqrt(size))
 
 
-_ROUGH, _MOST_DECLINE, _DIFFERENT, _CLEAR = 0.1, 3.0, 3.0, 3.0
-
-
 class ReleasedCurvature(NamedTuple):
     """A released curvature.
 
     - **curvature**, **curvature_std** - its blocks (k, b, b), and the sd of the noise in these and in `products`.
     - **products** - (d, COLUMNS): its products with the sketch.
-    - **scores**, **scores_std** - the variance of scores, (k, b, b), and the sd of the noise in it.
+    - **score_variance**, **score_variance_std** - the variance of scores, (k, b, b), and the sd of the noise in it.
     - **most_scores** - the variance of scores is at most this multiple of the curvature; infinite for a sandwich."""
 
     curvature: Array
     curvature_std: float
     products: Array
-    scores: Array
-    scores_std: float
+    score_variance: Array
+    score_variance_std: float
     most_scores: float = 1.0
 
     @classmethod
-    def of(cls, values: Tree, sigma: float, at: At, basis: Basis, most_scores: float = 1.0) -> "ReleasedCurvature":
+    def of(cls, values: Tree, sigma: float, at: At, most_scores: float = 1.0) -> "ReleasedCurvature":
         """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
-        blocks, width = basis.roots.shape[:2]
+        basis, (blocks, width, _) = at.basis, at.basis.roots.shape
         numbers = blocks * width * (width + 1) // 2
         matrices = lambda vector: basis.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
         share = scores_share(most_scores)
         unit, unit_j = at.curvature_bound / np.sqrt(1.0 - share), at.norm**2 / np.sqrt(share)
         products = values["A"][numbers:].reshape(len(basis.scales), -1) * unit
-        curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
-        return cls(curvature, sigma * unit, products, scores, sigma * unit_j, most_scores)
+        curvature, score_variance = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
+        return cls(curvature, sigma * unit, products, score_variance, sigma * unit_j, most_scores)
 
     @property
     def largest_error(self) -> float:
@@ -196,12 +192,12 @@ class ReleasedCurvature(NamedTuple):
 
         curvature = mean(self.curvature, self.curvature_std, other.curvature, other.curvature_std)
         products, _ = mean(self.products, self.curvature_std, other.products, other.curvature_std)
-        scores = mean(self.scores, self.scores_std, other.scores, other.scores_std)
+        scores = mean(self.score_variance, self.score_variance_std, other.score_variance, other.score_variance_std)
         return ReleasedCurvature(*curvature, products, *scores, self.most_scores)
 
     def posterior(self, basis: Basis, covariance: Array, count: int, moved: Array) -> Curvature:
         """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
-        released = self.curvature, self.curvature_std, self.scores, self.scores_std
+        released = self.curvature, self.curvature_std, self.score_variance, self.score_variance_std
         is_far = len(moved) == 1 and bool(np.any(moved))
         along = moved[0] / np.linalg.norm(moved) if is_far else None
         return drawn(*released, basis.layout.real, covariance, count, self.most_scores, along)

@@ -38,7 +38,7 @@ class Linear(NamedTuple):
         roots = np.sqrt(np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max()))
         slopes = (vectors * roots[..., None, :]).swapaxes(-1, -2)
         missing = times(vectors.swapaxes(-1, -2), times(total, means)) / roots
-        return cls(times(slopes, centre) - missing, slopes @ basis.inverse, origin + basis.latents(centre), basis)
+        return cls(times(slopes, centre) - missing, slopes @ basis.inverse, origin + basis.to_latents(centre), basis)
 
     def arrays(self) -> dict[str, Tree]:
         """For `_residual`, without the leading axis where all share them."""
@@ -68,20 +68,20 @@ class Mixture(NamedTuple):
     def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
         basis = surrogate.basis
-        covariance = basis.from_latents(prior.covariance(basis))
+        covariance = basis.covariance_of_u(prior.covariance(basis))
         return cls(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
 
     def moments(self) -> Known:
         """Mean and variances of the coordinates."""
         basis, (mean, spread) = self.surrogate.basis, moments(self.means, self.covariances)
-        return Known(self.mean + basis.latents(mean), basis.variances(spread))
+        return Known(self.mean + basis.to_latents(mean), basis.variances(spread))
 
     def log_density(self, number: int, value: float) -> float:
         """Log posterior density of one coordinate, by its number, at a value."""
         from scipy.special import logsumexp
 
         basis = self.surrogate.basis
-        means = self.mean[number] + basis.latents(self.means)[:, number]
+        means = self.mean[number] + basis.to_latents(self.means)[:, number]
         variances = np.array([basis.variances(covariance)[number] for covariance in self.covariances])
         logs = -0.5 * ((value - means) ** 2 / variances + np.log(2.0 * np.pi * variances))
         return float(logsumexp(logs) - np.log(len(logs)))
@@ -99,7 +99,7 @@ class Mixture(NamedTuple):
         chosen, drawn = rng.permutation(np.arange(count) % len(self.means)), np.empty((count, len(self.mean)))
         for number in np.unique(chosen):
             own = np.flatnonzero(chosen == number)
-            drawn[own] = self.mean + self.surrogate.basis.latents(self._drawn(number, len(own), rng))
+            drawn[own] = self.mean + self.surrogate.basis.to_latents(self._drawn(number, len(own), rng))
         return drawn
 
     def _drawn(self, number: int, count: int, rng: np.random.Generator) -> Array:
@@ -114,7 +114,7 @@ class Mixture(NamedTuple):
         - **log_prior** - the exact log density of coordinates (n, d), but for a constant."""
         numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
         u = [self._drawn(number, CANDIDATES * more, rng) for number, more in zip(numbers, wanted)]
-        points = [self.mean + self.surrogate.basis.latents(each) for each in u]
+        points = [self.mean + self.surrogate.basis.to_latents(each) for each in u]
         together, precision = np.concatenate(u) * self.surrogate.basis.layout.real, np.linalg.inv(self.prior)
         ratios = log_prior(np.concatenate(points)) + 0.5 * np.sum(together * times(precision, together), axis=(1, 2))
         chosen = resampled(np.split(ratios, np.cumsum([len(each) for each in u])[:-1]), wanted, rng)

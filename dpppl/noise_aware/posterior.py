@@ -23,6 +23,7 @@ _NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1
 _AT_ONCE, _MOST_NUMBERS = 64, 2**26
 _EACH = {"start": 0, "slopes": 0, "centre": None, "scales": None, "turn": None, "index": None}
 _ROUNDS, _DEGREES = 4, 5
+Drawn = tuple[dict[str, Array], str | None]
 
 
 def _residual(data: Tree, vector: jax.Array) -> jax.Array:
@@ -53,9 +54,7 @@ class Sampler:
         self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
         self._slopes = jax.jit(lambda t, white, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(white, data)))
 
-    def __call__(
-        self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array
-    ) -> tuple[dict[str, Array], str | None]:
+    def __call__(self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array) -> Drawn:
         """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
         prior_key, key, weights_key = jax.random.split(key, 3)
         draws = self.coordinates.draws(public, prior_key)
@@ -86,9 +85,8 @@ class Sampler:
     def _density(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree]:
         """Latents by site, without empty ones, and the log density of x but for a constant."""
         latents, log_det, residual = self._latents(x, data, white)
-        return _without_empty(latents), self.coordinates.split.log_prior(latents, data[1]) + log_det - 0.5 * jnp.sum(
-            residual**2
-        )
+        log_prior = self.coordinates.split.log_prior(latents, data[1])
+        return _without_empty(latents), log_prior + log_det - 0.5 * jnp.sum(residual**2)
 
     def _weighted(
         self, data: Tree, public: Tree, whites: Tree, count: int, rng: np.random.Generator
@@ -98,9 +96,7 @@ class Sampler:
         (Cappe, Guillin, Marin, Robert 2004)."""
         each, given, size = -(-self.num_samples // count), self._given, len(self._given)
         mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
-        few = max(
-            1, min(_AT_ONCE, _MOST_NUMBERS // (count * max(1, len(self._own)) ** 2))
-        )  # `_place` has a root for each
+        few = max(1, min(_AT_ONCE, _MOST_NUMBERS // (count * max(1, len(self._own)) ** 2)))  # each has a root
         each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=few)  # noqa: E731
         shape, program = (count, CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
         score = compiled(program, jnp.zeros((*shape, self.dimension), jnp.float32), (data, public), whites)
@@ -161,15 +157,14 @@ class Sampler:
         return residual
 
     def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
-        """Arguments of `_place` for each chain; `points` (m, n): latents drawn from the prior. Latents that are coordinates or
-        `moves` are placed where they fit; the others spread as by a linear residual around these."""
+        """Arguments of `_place` for each chain; `points` (m, n): latents drawn from the prior."""
         middle, width = middles_and_widths(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
         precision, free = np.linalg.inv(covariance), self._sites | self._moves
         given, own = self._given, self._own
         prior_root = np.linalg.cholesky(np.linalg.inv(covariance[np.ix_(own, own)])).T
-        whites = []
+        whites = []  # coordinates and `moves` are placed where they fit; the others spread as by a linear residual around these
         for number in range(len(data["start"])):
             each = {name: a if _EACH[name] is None else a[number] for name, a in data.items()}
             start = np.zeros(len(middle))
@@ -183,8 +178,8 @@ class Sampler:
         return {name: jnp.asarray(np.array([f[name] for f in whites]), jnp.float32) for name in whites[0]}
 
     def _place(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree]:
-        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x. The residual is affine in
-        `moves`: these get the mean and covariance that a normal prior would give them, given all others."""
+        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x."""
+        # The residual is affine in `moves`: they get the mean and covariance that a normal prior would give them given others.
         given, own, at = self._given, self._own, self._at(white, data)
         t = jnp.zeros_like(x).at[given].set(white["around"] + white["root"] @ x[given])
         if not len(own):
@@ -196,8 +191,7 @@ class Sampler:
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
     def _wide_white(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Tree:
-        """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit. Latents that
-        are coordinates are white under a posterior of this `covariance` (k, b, b) of u, the others as in their prior."""
+        """Arguments of `_wide_latents`: scales around latents that fit; coordinates are white under this `covariance` of u."""
         middle, width = (jnp.asarray(a, jnp.float32) for a in middles_and_widths(points))
         basis = average.basis
         if not self.coordinates.held:
@@ -245,7 +239,7 @@ def generator(key: jax.Array) -> np.random.Generator:
 
 def draw(
     coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Tree, key: jax.Array, num_samples: int
-) -> tuple[dict[str, Array], str | None]:
+) -> Drawn:
     """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Draws are independent
     where the prior is normal, or so near to its normal law, within the posterior's range, that weights can be trusted."""
     rng = generator(key)
@@ -258,9 +252,7 @@ def draw(
         points = mixture.weighted(log_prior, rng, num_samples)
     if points is None:
         samples, problem = Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
-        latents, empty = coordinates.split.latents.items(), np.zeros(0)
-        return {
-            n: np.asarray(samples.get(n, empty), s.dtype).reshape(num_samples, *s.shape) for n, s in latents
-        }, problem
+        sites, empty = coordinates.split.latents.items(), np.zeros(0)
+        return {n: np.asarray(samples.get(n, empty), s.dtype).reshape(num_samples, *s.shape) for n, s in sites}, problem
     found = run_once(jax.vmap(coordinates.latents), np.asarray(points, np.float32))
     return {site: np.asarray(value) for site, value in found.items()}, None

@@ -102,15 +102,13 @@ class NoiseAware(NoiseAwareSettings):
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`."""
         run = Run.opened(rng_key, self.checkpoint)
         bound = bind(self, args, kwargs, run.key)
-        rows, public, dimension = bound.rows, bound.public, bound.coordinates.dimension
+        rows, public, coordinates, dimension = bound.rows, bound.public, bound.coordinates, bound.coordinates.dimension
         charge, scale = run_charge(self, dimension, bound.split.num_rows, run.run_id)
         with TRACING:
-            prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
+            prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
-        statistics = statistics_of(
-            bound.responses, bound.coordinates.latents, prior.first(), self.weights, self.most_scores
-        )
-        access_key = keys.stream(run.key, "accesses")
+        law, access_key = (bound.responses, coordinates.latents, prior.first()), keys.stream(run.key, "accesses")
+        statistics = statistics_of(*law, self.weights, self.most_scores)
         with bar_for(len(charge.noise_multipliers), visible=self.progress_bar, bar_format=_BAR) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             digest = ",".join(program.digest for program in programs.values())
@@ -118,7 +116,7 @@ class NoiseAware(NoiseAwareSettings):
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
                 run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
             num_gradients = len(charge.noise_multipliers) * bound.split.num_rows
-            duration = Duration.of(bound.split, num_gradients, bound.responses, bound.coordinates.moves)
+            duration = Duration.of(bound.split, num_gradients, bound.responses, coordinates.moves)
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
                 duration=duration.line(is_normal),

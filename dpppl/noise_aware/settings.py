@@ -81,10 +81,8 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         self.width = width or ("model" if self.weights is None else "sandwich")
         if self.width not in WIDTHS:
             raise ConfigurationError(f'width is "model" or "sandwich", got {self.width!r}.')
-        self.bounds = Bounds(
-            norm=optional(positive, clipping_norm, name="clipping_norm"),
-            curvature=optional(positive, curvature_bound, name="curvature_bound"),
-        )
+        norm = optional(positive, clipping_norm, name="clipping_norm")
+        self.bounds = Bounds(norm=norm, curvature=optional(positive, curvature_bound, name="curvature_bound"))
         named: Tree = (coordinates,) if isinstance(coordinates, str) else coordinates
         if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
             raise ConfigurationError(
@@ -120,9 +118,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         mechanism = replace(MechanismFacts.of(MECHANISM, self._inputs.num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
-        made = [len(charge.noise_multipliers) for charge in charges if charge.is_steps] or [
-            self.plan_for().num_accesses
-        ]
+        made = [len(each.noise_multipliers) for each in charges if each.is_steps] or [self.plan_for().num_accesses]
         details = NoiseAwareDetails(num_accesses=made[-1], verdict=verdict)
         return Facts("NoiseAware", mechanism, details, self._inputs)
 

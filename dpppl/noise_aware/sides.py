@@ -7,15 +7,13 @@ import numpy as np
 
 from dpppl.findings.counted_rows import STANDS_OUT
 from dpppl.noise_aware.surrogate import Surrogate
+from dpppl.row_statistics.accesses import NUM_AXES, Ask, At, Kind
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.matrices import Array, times
-from dpppl.row_statistics.plan import NUM_AXES, Ask, At
 
-APART = 2.5
-"""In posterior sds: the curvature there is about its mean over the first five."""
-TYPICAL = 4.5
-"""A row's curvature along a latent is bounded by this multiple of the mean over rows."""
-FACTOR, _LEAST = 1.8, 0.05
+SIDE_DISTANCE = 2.5  # in posterior sds: the curvature there is about its mean over the first five
+ROW_CURVATURE_BOUND = 4.5  # a row's curvature along a latent is bounded by this multiple of the mean over rows
+NOTABLE_RATIO, _LEAST_LEARNED = 1.8, 0.05
 
 
 class Sides(NamedTuple):
@@ -53,7 +51,7 @@ class Sides(NamedTuple):
         # Those first whose curvature changes most within a posterior sd.
         change, sd = np.abs(np.log(diagonal(first) / diagonal(surrogate))), np.sqrt(belief.variance)
         latents = np.argsort(-change * sd / np.hypot(mean - prior.mean, sd), kind="stable")[:NUM_AXES]
-        spread = basis.from_latents(covariance)
+        spread = basis.covariance_of_u(covariance)
         axes = np.zeros((len(latents), len(prior.mean)))
         axes[np.arange(len(latents)), latents] = prior.scales[latents]
         # Along each latent, one posterior sd long.
@@ -61,22 +59,22 @@ class Sides(NamedTuple):
         variances = basis.variances(spread)[latents]
         moves /= np.sqrt(variances)[:, None, None]
         stated = np.maximum(np.sum(moves * times(surrogate.curvature.mean, moves), axis=(1, 2)), 1e-30)
-        learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST, 1.0)
+        learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST_LEARNED, 1.0)
         # The share of the gradient's variance that is the sampling of the data, along each.
-        pull, *variances_of = surrogate.pull(basis.from_latents(prior.covariance(basis)), moves[..., None])
+        pull, *variances_of = surrogate.pull(basis.covariance_of_u(prior.covariance(basis)), moves[..., None])
         sampled, full = (np.sum(pull * (matrices @ pull), axis=(1, 2, 3)) for matrices in variances_of)
-        bounds = TYPICAL * stated / learned / num_rows
-        away = APART * basis.latents(moves)
+        bounds = ROW_CURVATURE_BOUND * stated / learned / num_rows
+        away = SIDE_DISTANCE * basis.to_latents(moves)
         along = (basis.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T
         at = at._replace(point=mean, sides=np.concatenate([mean - away, mean + away]), along=along)
-        values = ask("sides", at, noise_multiplier)
+        values = ask(Kind.SIDES, at, noise_multiplier)
         unit = np.sqrt(values.size) * bounds / stated
         curvatures, std = values.reshape(4, -1) * unit, noise_multiplier * unit
-        expected, noise = expected_beside(curvatures, std)
+        expected, noise = expected_at_sides(curvatures, std)
         return cls(latents, widths(curvatures, std, learned, sampled / full), noise / np.maximum(expected, 1e-12))
 
 
-def expected_beside(curvatures: Array, std: Array) -> tuple[Array, Array]:
+def expected_at_sides(curvatures: Array, std: Array) -> tuple[Array, Array]:
     """The curvature that is expected on both sides, (n,), and the sd of what is seen of it there; arguments as for `widths`.
 
     Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle."""
@@ -92,14 +90,14 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
 
     The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
     + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data. Sides count where one differs by
-    `FACTOR` from the stated sd, or from the other side."""
-    centre, sides, (expected, noise) = curvatures[0], curvatures[1:3], expected_beside(curvatures, std)
+    `NOTABLE_RATIO` from the stated sd, or from the other side."""
+    centre, sides, (expected, noise) = curvatures[0], curvatures[1:3], expected_at_sides(curvatures, std)
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     relative = np.maximum(sides, 0.0) / np.maximum(expected, 1e-12)
-    is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
+    is_low = (precision(np.minimum(relative, 1.0)) < NOTABLE_RATIO**-2) & (expected - sides > STANDS_OUT * noise)
     highest = np.maximum(sides, centre)
-    is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)
+    is_high = (precision(highest) > NOTABLE_RATIO**2) & (highest > 1.0 + STANDS_OUT * std)
     wide, narrow = np.sort(precision(relative), axis=0)
-    is_low |= (narrow > FACTOR**2 * wide) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
+    is_low |= (narrow > NOTABLE_RATIO**2 * wide) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
     found = np.where(is_low, relative, np.where(is_high, highest, 1.0))
     return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T

@@ -46,17 +46,17 @@ class Sketch(NamedTuple):
         return products - basis.layout.scattered(times(curvature, columns)).T
 
     def directions(self, residual: Array, noise: float) -> tuple[Array, Array]:
-        """Unit vectors (d, n) in u that stand out of the noise of products, and the curvature beside the blocks in each."""
+        """Unit vectors (d, n) in u that stand out of the noise of products, and the off-block curvature in each."""
         left, values, _ = np.linalg.svd(residual, full_matrices=False)
         edge = _STANDS_OUT * np.sqrt(noise) * (np.sqrt(len(residual)) + np.sqrt(COLUMNS))
         left = left[:, values > edge]
         along = left.T @ self.columns
         return left, np.sum((left.T @ residual) * along, axis=1) / np.sum(along**2, axis=1)
 
-    def beside(
+    def off_block(
         self, products: Array, basis: Basis, curvature: Array, unsure: Array, noise: float, num_rows: int
     ) -> tuple[Array, float, float]:
-        """The variances (d,) that entries beside the blocks add to the gradient, the trace of curvature times spread for which
+        """The variances (d,) that off-block entries add to the gradient, the trace of curvature times spread for which
         they do, and the share of directions in which the curvature may be 0. `unsure` (d,): the variance of the products that the
         blocks explain; `noise`: that of the noise of products."""
         inside = basis.layout.scattered(np.diagonal(curvature, axis1=1, axis2=2))
@@ -94,15 +94,13 @@ def next_frame(
     basis: Basis, curvature: Array, left: Array, strength: Array, pieces: Sequence[Array]
 ) -> tuple[Basis, Array]:
     """The basis of the next stage, not whitened, and the curvature of its scaled and reflected latents. The first block is made
-    of the directions `left` (d, n) in u that stand out beside the blocks, by `strength` (n,), and of those of the present first
+    of the directions `left` (d, n) in u that stand out off the blocks, by `strength` (n,), and of those of the present first
     block in which the `curvature` is least typical. One block alone stays."""
     layout, inverse = basis.layout, basis.inverse
     curvature = inverse.swapaxes(1, 2) @ curvature @ inverse
     if len(pieces) == 1:
         return basis, curvature
-    new = basis.reflected(
-        layout.scattered(times(inverse.swapaxes(1, 2), layout.gathered(left.T)))
-    ).T  # of scaled latents
+    new = basis.reflected(layout.scattered(times(inverse.swapaxes(1, 2), layout.gathered(left.T)))).T  # of latents
     count = int(layout.real[0].sum())
     order, vectors = eigh(curvature[0, :count, :count])
     axes = np.zeros((count, layout.dimension))

@@ -7,20 +7,20 @@ import numpy as np
 from dpppl.noise_aware.curvature import Curvature
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
-from dpppl.row_statistics.plan import STEPS
+from dpppl.row_statistics.walk import gains_of
 
 _FEW, _PASSES = 20, 8
 _FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding
 
 
 class Surrogate(NamedTuple):
-    """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its scores. Vectors are (k, b), matrices (k,
-    b, b); narrow models have one block.
+    """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its variance of scores. Vectors are (k, b),
+    matrices (k, b, b); narrow models have one block.
 
     - **basis** - from u to latents.
     - **centre**, **gradient**, **noise_variance** - where the gradients were taken, the mean noisy score, its privacy noise.
     - **curvature** - draws of h.
-    - **beside**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
+    - **off_block**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
     - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
       the same.
     - **decline** - the curvature declines with the distance r from u = 0 as r^-decline."""
@@ -30,24 +30,24 @@ class Surrogate(NamedTuple):
     gradient: Array
     noise_variance: float
     curvature: Curvature
-    beside: Array
+    off_block: Array
     trace: float
     unknown: Array
     decline: float = 0.0
 
-    def beside_at(self, h: Array, spread: Array) -> Array:
+    def off_block_at(self, h: Array, spread: Array) -> Array:
         """Variance (k, b) that off-block entries add to the gradient; `h` is the mean of the curvature."""
-        return self.beside * (np.sum(h * spread) / self.trace)
+        return self.off_block * (np.sum(h * spread) / self.trace)
 
     def noise_at(self, covariance: Array) -> Array:
         """The variances (k, b) of noise, where u has this prior covariance; off-block terms are those at the posterior."""
         noise = np.full(self.centre.shape, self.noise_variance)
-        if not np.any(self.beside):
+        if not np.any(self.off_block):
             return noise
         few = self._replace(curvature=self.curvature.thinned(_FEW // 4))
         h, spread = few.curvature.mean, covariance
         for _ in range(_PASSES):
-            total = noise + self.beside_at(h, spread)
+            total = noise + self.off_block_at(h, spread)
             spread = few.given(total, covariance)[1].mean(axis=0)
         return total
 
@@ -55,7 +55,7 @@ class Surrogate(NamedTuple):
         """Means (n, k, b) and covariances (n, k, b, b) of u given each draw of the curvature, under a normal prior of mean 0. By
         eigenvalues throughout, so that no release makes it fail."""
         h, root = self.curvature.matrices, root_of(covariance)
-        values, vectors = eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
+        values, vectors = eigh(self.curvature.score_variance + np.eye(noise.shape[-1]) * noise[..., None, :])
         white = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
         total = times(white, self.gradient + times(h, self.centre))
         slope = white @ h
@@ -67,19 +67,17 @@ class Surrogate(NamedTuple):
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
 
     def _outward(self, h: Array, white: Array, spread: Array) -> Array:
-        """The slope (n, k, b) of the log density that comes from a curvature which declines along the way from u = 0. `white`
-        takes the noise to the identity.
-
-        Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature h_j,
-        variance of scores J_j, noise Q_j and prior precision p_j, the density is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2).
-        With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log
-        r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h loses,
-        as in Laplace's method (Tierney, Kadane 1986)."""
+        """The slope (n, k, b) of the log density as the curvature declines from u = 0; `white` makes the noise the identity."""
         if not self.decline:
             return np.zeros_like(self.centre)
+        # Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature
+        # h_j, variance of scores J_j, noise Q_j, prior precision p_j, the density goes as (1 + h_j^2 / Q_j p_j)^(-1/2).
+        # With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log
+        # r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h
+        # loses, as in Laplace's method (Tierney, Kadane 1986).
         slope, diagonal = white @ h, lambda matrices: np.diagonal(matrices, axis1=-2, axis2=-1)
         learned = slope @ spread @ slope.swapaxes(-1, -2)
-        sampled = white @ self.curvature.scores @ white.swapaxes(-1, -2)
+        sampled = white @ self.curvature.score_variance @ white.swapaxes(-1, -2)
         count = diagonal(learned).sum(axis=(-2, -1)) - 0.5 * np.sum(learned * sampled, axis=(-3, -2, -1))
         variance = np.sum(diagonal(spread) * (diagonal(h) > 0.0), axis=(-2, -1))  # but for padding
         squared = np.sum(self.centre**2) + variance  # as the posterior has it
@@ -87,7 +85,7 @@ class Surrogate(NamedTuple):
 
     def pull(self, covariance: Array, moves: Array) -> tuple[Array, Array, Array]:
         """V^-1 h M of moves M (..., k, b, c), J, and the gradient's variance V (k, b, b), where u has this prior covariance."""
-        scores = self.curvature.scores.mean(axis=0)
+        scores = self.curvature.score_variance.mean(axis=0)
         total = scores + np.eye(scores.shape[-1]) * self.noise_at(covariance)[:, None, :]
         return np.linalg.solve(total, self.curvature.mean @ moves), scores, total
 
@@ -99,7 +97,7 @@ class Surrogate(NamedTuple):
 
     def point(self, mean: Array) -> Array:
         """The latents at the centre, `mean` being those at u = 0."""
-        return mean + self.basis.latents(self.centre)
+        return mean + self.basis.to_latents(self.centre)
 
 
 def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
@@ -127,24 +125,14 @@ def resolved(covariances: Array, prior: Array) -> float:
     return float(np.sum(learned.mean(axis=0) ** 2) / squared) if squared > 0.0 else 1.0
 
 
-def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
-    """For each step, the posterior mean as a linear map (STEPS, k, b, b) of the averaged gradient (at u = 0, linearised), and
-    an offset (STEPS, k, b), where a normal distribution of this `mean` and `covariance` stands for what was known before."""
+def gains_given(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
+    """See `gains_of`: those of a walk that this surrogate expects, whose gradients have privacy noise of this `std`."""
     few = surrogate.curvature.thinned(_FEW)
     h, noise = few.mean, surrogate.noise_at(covariance)
     spread = surrogate._replace(curvature=few).given(noise, covariance)[1].mean(axis=0)
-    fixed = few.scores.mean(axis=0) + few.error(spread)
+    fixed = few.score_variance.mean(axis=0) + few.error(spread)
     fixed += np.eye(h.shape[-1]) * (noise - surrogate.noise_variance)[:, None, :]
-    values, vectors = eigh(fixed)
-    root, gains, offsets = root_of(covariance), [], []
-    pull = times(np.linalg.pinv(covariance, hermitian=True), mean)
-    for step in range(STEPS):
-        variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
-        weighted = (vectors / (np.maximum(values, 0.0) + variance)[..., None, :]) @ vectors.swapaxes(-1, -2) @ h
-        found = posterior_covariance(h @ weighted, root)
-        gains.append(found @ weighted.swapaxes(-1, -2))
-        offsets.append(times(found, pull))
-    return np.array(gains), np.array(offsets)
+    return gains_of(h, fixed, std, mean, covariance)
 
 
 def tempered(mean: Array, spread: Array, covariance: Array, by: float) -> tuple[Array, Array]:

@@ -6,7 +6,9 @@ the weights of a row whose A is longer than the bound, in curvatures and in grad
     matrices      roots, eigenvalues and isometric coordinates of symmetric matrices
     basis         the whitened coordinates u; of wide models in blocks
     coordinates   the sites that the likelihood is measured in, as one vector, and their prior
-    plan          the accesses of a run, what each needs, and its share of the cost
+    walk          gradients on the way to the posterior mean given those so far
+    accesses      kinds of accesses, what each releases, and its arguments
+    plan          the accesses of a run, and the share of the cost of each
     weights       survey weights
     statistics    what an access asks of a row: score, curvature, bins, sizes, sides
     shared_law    the same where all rows have one law, from one table

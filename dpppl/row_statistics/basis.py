@@ -1,9 +1,8 @@
 """Coordinates u: one block, or for wide models several, after a reflection that moves directions that couple all blocks into one.
 
-A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A
-reflection maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly
-block-diagonal. Matrices are (k, b, b), vectors of u in blocks (k, b);
-padding is 0 (1 on the diagonal of roots and of prior covariances).
+A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A reflection
+maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly block-diagonal.
+Matrices are (k, b, b), vectors of u in blocks (k, b); padding is 0 (1 on the diagonal of roots and of prior covariances).
 
 Rows release the isometric numbers of a curvature, a symmetric matrix in u; their length is its Frobenius norm.
 """
@@ -21,10 +20,9 @@ from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
-EVENING = 0.25
-"""The power of the curvature in the metric; one half undoes it all, and is unstable."""
-_ALONE = 2.0  # so many equal eigenvalues
-_WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
+WHITENING_POWER = 0.25  # the power of the curvature in the metric; one half undoes it all, and is unstable
+_FEWEST_ALIKE = 2.0  # so many equal eigenvalues
+_LARGEST_RATIO = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
 class Layout(NamedTuple):
@@ -140,8 +138,8 @@ class Basis(NamedTuple):
             error = np.einsum("kij,kij->kj", vectors, root @ noise @ root @ vectors)
             known = values**2 / (values**2 + error**2)
             logs = logs + known * np.maximum(logs - np.log1p(np.min(values + error)), 0.0)
-            logs = np.minimum(logs, logs.min() + np.log(_WIDEST) / EVENING)
-        powers = np.exp(EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
+            logs = np.minimum(logs, logs.min() + np.log(_LARGEST_RATIO) / WHITENING_POWER)
+        powers = np.exp(WHITENING_POWER * (logs.sum() / self.layout.dimension - logs))  # padding: 0
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
 
@@ -152,19 +150,19 @@ class Basis(NamedTuple):
         clipped."""
         values, vectors = eigh(curvature)
         known = np.where(values > error, values, 0.0)
-        if np.sum(known) ** 2 >= _ALONE * np.sum(known**2):
+        if np.sum(known) ** 2 >= _FEWEST_ALIKE * np.sum(known**2):
             return self, 1.0
         least = max(float(values.min()), 0.0) + error
         squares = least / np.maximum(values, least)
         shrunk = self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
         left, lengths, right = np.linalg.svd(shrunk)
-        roots = (left * np.maximum(lengths, lengths.max() / _WIDEST)[:, None, :]) @ right
+        roots = (left * np.maximum(lengths, lengths.max() / _LARGEST_RATIO)[:, None, :]) @ right
         return self._replace(roots=roots), float(np.sum(known * squares) / np.sum(known))
 
     def whitened_along(self, moved: Array, curvature: Array) -> "Basis":
         """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the
         `curvature` (of scaled latents) along it is the mean over all directions."""
-        u = self.coordinates(moved)
+        u = self.to_u(moved)
         u = u / max(float(np.linalg.norm(u)), 1e-30)
         own = self.roots.swapaxes(1, 2) @ curvature @ self.roots
         typical = np.trace(own, axis1=1, axis2=2).sum() / self.layout.dimension
@@ -175,11 +173,11 @@ class Basis(NamedTuple):
         """Matrices with 0 in padding."""
         return matrices * self.layout.real[:, :, None] * self.layout.real[:, None, :]
 
-    def to_latents(self, covariance: Array) -> Array:
+    def covariance_of_latents(self, covariance: Array) -> Array:
         """The covariance of scaled and reflected latents, in blocks, where u has this one."""
         return self.roots @ covariance @ self.roots.swapaxes(1, 2)
 
-    def from_latents(self, covariance: Array) -> Array:
+    def covariance_of_u(self, covariance: Array) -> Array:
         return self.inverse @ covariance @ self.inverse.swapaxes(1, 2)
 
     @property
@@ -189,18 +187,18 @@ class Basis(NamedTuple):
     def reflected(self, vectors: X) -> X:
         return vectors - (vectors @ self.turn) @ self.turn.T if self.turn.shape[1] else vectors
 
-    def latents(self, u: X) -> X:
+    def to_latents(self, u: X) -> X:
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.reflected(self.layout.scattered(times(self.roots, u)))
 
-    def coordinates(self, moved: X, inverse: Tree = None) -> X:
+    def to_u(self, moved: X, inverse: Tree = None) -> X:
         """The inverse; `inverse`: that of roots, where it is known."""
         inside = self.layout.gathered(self.reflected(moved / self.scales))
         return times(self.inverse if inverse is None else inverse, inside)
 
     def variances(self, covariance: Array) -> Array:
         """Variances of the latents (d,), where u has this covariance."""
-        total = self.to_latents(self.real(covariance))
+        total = self.covariance_of_latents(self.real(covariance))
         gathered = self.layout.gathered(self.turn.T)  # (r, k, b)
         product = self.layout.scattered(times(total, gathered)).T
         inside = self.turn.T @ product
@@ -244,8 +242,8 @@ class Basis(NamedTuple):
         inner = (inner + inner.T) / 2
         products = inner @ grams
         columns = inner @ jnp.tensordot(jacobian, self.layout.gathered(self.sketch.T), ((1, 2), (1, 2)))
-        beside = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
-        return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + beside)
+        off_block = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
+        return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + off_block)
 
     def square(self, score: jax.Array) -> jax.Array:
         """The numbers of score score'."""

@@ -23,11 +23,11 @@ from dpppl.row_statistics.basis import RANK, Basis, coordinate_blocks
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.types import Tree
 
-_MOST_KNOWN = RANK // 2
+_MOST_KNOWN_DIRECTIONS = RANK // 2
 MOST_FULL = 200  # coordinates, of which the whole curvature is released
-NUM_DRAWS, NUM_WIDE = 10_000, 2_000
-_COMPARED, _NUMBERS = 16, 20_100  # of a curvature that is released
-_TAIL = 6.0  # interquartile ranges: 8 sds of a normal law
+PRIOR_DRAWS, WIDE_PRIOR_DRAWS = 10_000, 2_000
+_COMPARED_DRAWS, _NUMBERS = 16, 20_100  # of a curvature that is released
+_LONGEST_TAIL = 6.0  # interquartile ranges: 8 sds of a normal law
 
 
 class Prior(NamedTuple):
@@ -64,7 +64,7 @@ class Prior(NamedTuple):
         if self.draws is not None and not self.is_full:
             count, dimension = self.draws.shape
             values, vectors = eigh(self.draws @ self.draws.T / count)
-            chosen = np.flatnonzero(values > 1.5 * (1.0 + np.sqrt(dimension / count)) ** 2)[-_MOST_KNOWN:]
+            chosen = np.flatnonzero(values > 1.5 * (1.0 + np.sqrt(dimension / count)) ** 2)[-_MOST_KNOWN_DIRECTIONS:]
             directions = np.linalg.qr(self.draws.T @ vectors[:, chosen])[0]
         basis = Basis.of(self.scales, directions, self.pieces)
         return basis.whitened(np.zeros_like(basis.roots), self.covariance(basis))
@@ -156,8 +156,8 @@ class Coordinates:
         return self.split.log_prior(self.latents(vector), public)
 
     def draws(self, public: Arrays, key: jax.Array) -> Arrays:
-        """Latents drawn from the prior, `NUM_DRAWS` each, of wide models `NUM_WIDE`."""
-        count = NUM_DRAWS if self.dimension <= MOST_FULL else NUM_WIDE
+        """Latents drawn from the prior, `PRIOR_DRAWS` each, of wide models `WIDE_PRIOR_DRAWS`."""
+        count = PRIOR_DRAWS if self.dimension <= MOST_FULL else WIDE_PRIOR_DRAWS
         return drawn_from_prior(self.split, public, key, count)
 
     def prior(self, public: Arrays, key: jax.Array) -> tuple[Prior, bool]:
@@ -176,7 +176,7 @@ class Coordinates:
                     f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
                 )
         low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
-        reach = np.where(high > low, _TAIL * (high - low), np.inf)
+        reach = np.where(high > low, _LONGEST_TAIL * (high - low), np.inf)
         points = np.clip(points, middle - reach, middle + reach)
         are_latents = set(self.sites) == set(self.split.latents)
         if self.dimension <= MOST_FULL:
@@ -187,10 +187,8 @@ class Coordinates:
             whole = [np.arange(self.dimension)]
             normal = whole[0][_are_normal(points)] if exact is None else whole[0]
             return Prior(mean, scales, whole, covariance / np.outer(scales, scales), normal=normal), exact is not None
-        pieces = coordinate_blocks(
-            [shape.size for shape in self.shapes.values()], max(RANK, 2 * _NUMBERS // self.dimension)
-        )
-        if are_latents and (independent := self._independent(public, points[:_COMPARED])):
+        pieces = coordinate_blocks([s.size for s in self.shapes.values()], max(RANK, 2 * _NUMBERS // self.dimension))
+        if are_latents and (independent := self._independent(public, points[:_COMPARED_DRAWS])):
             return Prior(*independent, pieces), True
         mean, scales = points.mean(axis=0), points.std(axis=0)
         return Prior(mean, scales, pieces, draws=(points - mean) / scales), False

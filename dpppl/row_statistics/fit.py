@@ -14,22 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.row_statistics.accesses import NUM_AXES
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.matrices import Array, times
-from dpppl.row_statistics.plan import NUM_AXES
 from dpppl.types import Numbers, Scalar, Tree
 
 FIT, LINK, SKEW = 0.6, 0.6, 0.32
 """By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
 and the numbers released with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts
 in one number only."""
-IMPOSSIBLE, _SDS = 12.0, 5.0
+_IMPOSSIBLE_LOG_RATIO, _SDS = 12.0, 5.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away. A sum over more numbers of a row has a larger sd."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
-OUTSIDE, MISSING = 1, 2
-"""Places among `numbers` of a response outside the model's support, and of one with no finite score otherwise."""
+OUTSIDE, MISSING = 1, 2  # places in `numbers` of responses outside the support, and of others with no finite score
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
 
@@ -51,8 +50,8 @@ class Order(NamedTuple):
         return np.split(values, np.cumsum([3, 2, 4, *self]))
 
 
-def beside_fit(num_flags: int) -> float:
-    """By what the numbers released with ranks are multiplied, the last of them that many flags."""
+def variance_unit(num_flags: int) -> float:
+    """By what variances and flags, that many, are multiplied, which are released with ranks."""
     return 0.12 if num_flags == 2 else 0.105
 
 
@@ -84,7 +83,7 @@ def skewness(by_value: jax.Array, weights: jax.Array) -> jax.Array:
 def impossible(log_probs: jax.Array, weights: jax.Array, size: Scalar = 1) -> tuple[jax.Array, jax.Array]:
     """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation. `size`:
     of how many numbers it consists; half of a chi-squared law of as many degrees has the sd sqrt(size / 2)."""
-    least = IMPOSSIBLE + _SDS * (jnp.sqrt(size / 2.0) - np.sqrt(0.5))
+    least = _IMPOSSIBLE_LOG_RATIO + _SDS * (jnp.sqrt(size / 2.0) - np.sqrt(0.5))
     found = (log_probs @ weights - log_probs > least).astype(log_probs.dtype)
     return found[0], found[0] - found @ weights
 
@@ -112,15 +111,12 @@ def numbers(
     signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0)
     by_value = jnp.append(signed[0] * signs * (LINK / np.sqrt(len(squares))), skewed[0] * SKEW)
     variances = share**2 * jnp.concatenate([variances, jnp.stack([signed**2 @ weights, skewed**2 @ weights])])
-    beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
+    with_flags = jnp.concatenate([variances, flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights, size)
-    fits = jnp.concatenate([FIT * moments * share, beside_fit(len(flags)) * beside, by_value * share])
+    fits = jnp.concatenate([FIT * moments * share, variance_unit(len(flags)) * with_flags, by_value * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
-    return jnp.concatenate([
-        jnp.where(speaks, departure * share, 0.0)[None],
-        jnp.where(speaks, 0.0, silent),
-        jnp.where(speaks & (is_impossible == 0.0), fits, 0.0),
-    ])  # fmt: skip
+    counts = jnp.where(speaks, departure * share, 0.0)[None], jnp.where(speaks, 0.0, silent)
+    return jnp.concatenate([*counts, jnp.where(speaks & (is_impossible == 0.0), fits, 0.0)])
 
 
 class Directions(NamedTuple):
@@ -137,11 +133,11 @@ class Directions(NamedTuple):
     def of(cls, basis: Basis, centre: Array, curvature: Array, num_rows: int) -> "Directions":
         """To the `centre` (k, b), and along the NUM_AXES coordinates in which it lies farthest from u = 0, in prior sds; all
         divided by their lengths by the `curvature` (k, b, b) of one row."""
-        away = np.abs(basis.latents(centre)) / basis.scales
+        away = np.abs(basis.to_latents(centre)) / basis.scales
         farthest = np.sort(np.argsort(-away, kind="stable")[:NUM_AXES])
         axes = np.zeros((len(farthest), len(away)))
         axes[np.arange(len(farthest)), farthest] = 1.0
-        every = np.concatenate([centre[None], basis.coordinates(axes)])
+        every = np.concatenate([centre[None], basis.to_u(axes)])
         squares = np.maximum(np.sum(every * times(curvature, every), axis=(1, 2)) / num_rows, 1e-30)
         return cls((basis.layout.scattered(every) / np.sqrt(squares)[:, None]).T, tuple(map(int, farthest)))
 
@@ -156,11 +152,6 @@ class Scalars(NamedTuple):
     values: Array
     coordinates: tuple[int, ...]
     std: float
-
-    @property
-    def num_flags(self) -> int:
-        """How many flags `numbers` was given."""
-        return len(self.values) - Order(0, 1 + len(self.coordinates)).size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,11 +190,12 @@ class Fit:
     @classmethod
     def from_sums(
         cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, along: Sequence[str],
-        num_flags: int = 2, sampled: float = 1.0,
+        sampled: float = 1.0,
     ) -> "Fit":  # fmt: skip
         """`noise_std`: of the sums; `excess`, `sampled`: see `Stage`, moments scatter more where the point is not the truth;
         `along`: names of the coordinates along which rows were compared."""
-        unit, length = beside_fit(num_flags), LINK / np.sqrt(len(along))
+        num_flags = len(values) - Order(0, len(along)).size
+        unit, length = variance_unit(num_flags), LINK / np.sqrt(len(along))
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
         shares, moments, variances, flags, links, skews = Order(num_flags, len(along)).parts(values)
         (unlikely, outside, missing), moments, links, skew = shares, moments / FIT, links / length, skews[0] / SKEW

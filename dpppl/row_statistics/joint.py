@@ -13,32 +13,29 @@ from jax.extend.core import jaxpr_as_fun
 from dpppl.access.norm_histogram import SIZE, in_bin
 from dpppl.jaxprs import equations
 from dpppl.model.units import UnitResponses
+from dpppl.row_statistics.accesses import At, Kind, State, num_directions
 from dpppl.row_statistics.fit import Order
-from dpppl.row_statistics.plan import STEPS, At, State, Walk, num_directions
-from dpppl.row_statistics.statistics import NUM_DRAWS, Influence, RowStatistics
+from dpppl.row_statistics.statistics import RANKED_DRAWS, Influence, RowStatistics
+from dpppl.row_statistics.walk import STEPS, Walk
 from dpppl.runs.driver import Program
 from dpppl.types import Tree
 
-KINDS = ("gradient", "curvature", "bin", "sizes", "sides", "scalars")
-_MOST_COORDINATES = 32
-"""Up to so many, each access can afford numbers for a curvature."""
+_MOST_COORDINATES = 32  # up to so many, each access can afford numbers for a curvature
 _FEWEST_ROWS = 1_000
 """The proof allows fewer single numbers in a program than there are rows, and a joint one holds more than one of a kind."""
 
 
 class _Seen(NamedTuple):
-    """Numbers of the first point, as in `Influence` (`own`: the length of the score; `along` (n,)), and of all points that a kind
-    looks at: lengths of curvatures, those along directions beside the first point, and log probabilities and sums of
-    responses."""
+    """Numbers of the first point, as in `Influence`; from `lengths` on of all points, `at_sides` of those on both sides."""
 
     psi: jax.Array
     is_clipped: jax.Array
-    own: jax.Array
+    own: jax.Array  # the length of the score
     squares: jax.Array
     matrix: jax.Array
     along: jax.Array
     lengths: jax.Array
-    beside: jax.Array
+    at_sides: jax.Array
     log_probs: jax.Array
     totals: jax.Array
 
@@ -65,14 +62,14 @@ class Joint:
         return None if any(each.primitive in vars(lax.linalg).values() for each in made) else cls(statistics)
 
     @property
-    def sizes(self) -> dict[str, tuple[int, ...]]:
+    def sizes(self) -> dict[Kind, tuple[int, ...]]:
         """How many numbers the parts of each kind have."""
         basis, few = self.statistics.basis, self._few
         blocks, width, _ = basis.roots.shape
         matrix = blocks * width * (width + 1) // 2
         scalars = Order(2 + self.statistics.responses.has_gaps, 1 + few).size
         parts = (len(basis.scales),), (matrix + basis.sketch.size, matrix), (SIZE,), (2,), (4 * few,), (scalars,)
-        return dict(zip(KINDS, parts))
+        return dict(zip(Kind, parts))
 
     @property
     def width(self) -> int:
@@ -86,31 +83,31 @@ class Joint:
     def _is_listed(self) -> bool:
         return self.statistics.responses.supports is not None
 
-    def passes(self, kind: str) -> int:
+    def passes(self, kind: Kind) -> int:
         """How many points a kind looks at. Each of scalars' after the first draws other responses at the same point."""
-        draws = 0 if self._is_listed else -(-NUM_DRAWS // self.statistics.responses.num_draws)
-        return {"sizes": 2, "sides": 1 + 2 * self._few, "scalars": 1 + draws}.get(kind, 1)
+        draws = 0 if self._is_listed else -(-RANKED_DRAWS // self.statistics.responses.num_draws)
+        return {Kind.SIZES: 2, Kind.SIDES: 1 + 2 * self._few, Kind.SCALARS: 1 + draws}.get(kind, 1)
 
-    def asked(self, kind: str, state: State) -> State:
+    def asked(self, kind: Kind, state: State) -> State:
         """The state of an access of this kind, given what it needs alone."""
         at, few = state.at, self._few
         directions, points = np.zeros((len(at.point), 1 + few)), np.tile(at.point, (2 * few, 1))
         if at.halfway is not None:
             points[0] = at.halfway
         at = at._replace(
-            halfway=None, kind=KINDS.index(kind), passes=self.passes(kind), of_curvature=bool(at.of_curvature),
+            halfway=None, kind=kind.number, passes=self.passes(kind), of_curvature=bool(at.of_curvature),
             sides=points if at.sides is None else at.sides, along=directions[:, 1:] if at.along is None else at.along,
             directions=directions if at.directions is None else at.directions,
         )  # fmt: skip
         walk = Walk.like(at.basis) if state.walk is None else state.walk
-        return state._replace(at=at, walk=walk, repeats=STEPS if kind == "gradient" else 1).on_device()
+        return state._replace(at=at, walk=walk, repeats=STEPS if kind == Kind.GRADIENT else 1).on_device()
 
-    def read(self, kind: str, positions: jax.Array, values: jax.Array) -> Tree:
+    def read(self, kind: Kind, positions: jax.Array, values: jax.Array) -> Tree:
         """The numbers that a kind has released, from positions (STEPS, d) and noisy sums (STEPS, width) of an access."""
         sizes = self.sizes[kind]
-        if kind == "gradient":
+        if kind == Kind.GRADIENT:
             return positions, values[:, : sizes[0]]
-        if kind == "curvature":
+        if kind == Kind.CURVATURE:
             return {"A": values[0, : sizes[0]], "J": values[0, sizes[0] : sum(sizes)]}
         return values[0, : sizes[0]]
 
@@ -118,8 +115,8 @@ class Joint:
         """The numbers (width,) of one row, of the kind that `at` names."""
         assert at.along is not None and at.directions is not None and at.sides is not None
         (public, key), sides, along, directions = rest, at.sides, at.along, at.directions
-        kind, few, statistics = at.kind, self._few, self.statistics
-        is_scalars = (kind == KINDS.index("scalars")).astype(jnp.int32)
+        few, statistics = self._few, self.statistics
+        is_scalars = (at.kind == Kind.SCALARS.number).astype(jnp.int32)
 
         def at_point(number: jax.Array) -> _Seen:
             later = lax.dynamic_index_in_dim(sides, jnp.maximum(number - 1, 0), keepdims=False)
@@ -131,13 +128,13 @@ class Joint:
 
             def others() -> Tree:
                 weight = statistics.weight(row, found.length, here.curvature_bound)
-                matrix = _where(kind == KINDS.index("curvature"), found.matrix)
+                matrix = _where(at.kind == Kind.CURVATURE.number, found.matrix)
                 own = jnp.linalg.norm(statistics.through(here, members.jacobian, members.scores[:1])[0])
                 totals = statistics.totals(here, row, public, members.others)
                 squares = found.squares(directions)
                 return own, squares, matrix, weight * found.along(along), members.log_probs, totals
 
-            own, squares, matrix, curvatures, log_probs, totals = _where(kind != KINDS.index("gradient"), others)
+            own, squares, matrix, curvatures, log_probs, totals = _where(at.kind != Kind.GRADIENT.number, others)
             of_direction = curvatures[(number - 1) % few]
             first = found.psi, found.is_clipped, own, squares, matrix, curvatures
             return _Seen(*first, found.length, of_direction, log_probs, totals)
@@ -150,14 +147,13 @@ class Joint:
             places = zip(seen[6:], here[6:], (number, number - 1, number, number))
             return _Seen._make([*first, *(lax.dynamic_update_index_in_dim(*each, 0) for each in places)])
 
-        counts = 2, 2 * few, *[self.passes("scalars")] * 2
+        counts = 2, 2 * few, *[self.passes(Kind.SCALARS)] * 2
         start = [jnp.zeros(x.shape, x.dtype) for x in like[:6]]
         start += [jnp.zeros((count, *x.shape), x.dtype) for count, x in zip(counts, like[6:])]
         seen = lax.fori_loop(0, at.passes, one, _Seen._make(start))
         # Of the real response at the first point, of others at later ones, or, where they are listed, at the first.
-        log_probs, totals = (
-            x[0] if self._is_listed else jnp.append(x[0, 0], x[1:, 1:]) for x in (seen.log_probs, seen.totals)
-        )
+        of_each = lambda x: x[0] if self._is_listed else jnp.append(x[0, 0], x[1:, 1:])  # noqa: E731
+        log_probs, totals = of_each(seen.log_probs), of_each(seen.totals)
         shares = jnp.full(len(log_probs), 1.0 / len(log_probs))
         if self._is_listed:
             shares = jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs[1:]))
@@ -165,19 +161,16 @@ class Joint:
         found = Influence(
             None, seen.psi, length, seen.is_clipped, lambda: seen.matrix, lambda _: seen.squares, lambda _: seen.along
         )
+        padded = lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x)))  # noqa: E731
         heads: tuple[Callable[[], Tree], ...] = (
-            lambda: statistics.gradient_of(at, row, found),
-            lambda: jnp.concatenate([*statistics.curvature_of(at, row, found).values()]),
-            lambda: in_bin(jnp.where(at.of_curvature, length / at.norm**2, seen.own)),
-            lambda: statistics.sizes_of(at, row, seen.lengths[::-1]),
-            lambda: statistics.sides_of(jnp.append(seen.along, seen.beside).reshape(3, few)),
-            lambda: statistics.scalars_of(at, row, public, shares, found, log_probs, totals),
+            lambda: padded(statistics.gradient_of(at, row, found)),
+            lambda: padded(jnp.concatenate([*statistics.curvature_of(at, row, found).values()])),
+            lambda: padded(in_bin(jnp.where(at.of_curvature, length / at.norm**2, seen.own))),
+            lambda: padded(statistics.sizes_of(at, row, seen.lengths[::-1])),
+            lambda: padded(statistics.sides_of(jnp.append(seen.along, seen.at_sides).reshape(3, few))),
+            lambda: padded(statistics.scalars_of(at, row, public, shares, found, log_probs, totals)),
         )
-
-        def padded(head: Callable[[], Tree]) -> Callable[[], Tree]:
-            return lambda: (lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x))))(head())
-
-        return lax.switch(kind, [padded(head) for head in heads])
+        return lax.switch(at.kind, heads)
 
 
 def _where(is_asked: jax.Array, function: Callable[[], Tree]) -> Tree:
@@ -193,7 +186,7 @@ class OfKind(NamedTuple):
 
     joint: Joint
     program: Program
-    kind: str
+    kind: Kind
 
     @property
     def digest(self) -> str:

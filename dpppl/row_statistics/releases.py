@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from dpppl.access.centring import draw_key
 from dpppl.access.clipping import Flat
@@ -22,41 +21,39 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.row_statistics.joint import KINDS, Joint, OfKind
-from dpppl.row_statistics.matrices import times
-from dpppl.row_statistics.plan import STEPS, Ask, At, State, Walk, num_directions
+from dpppl.row_statistics.accesses import Ask, At, Kind, State, num_directions
+from dpppl.row_statistics.joint import Joint, OfKind
 from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.walk import STEPS, Walk, walked
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
-from dpppl.types import Foreign, Function, Numbers, Tree
+from dpppl.types import Foreign, Function, Tree
 
-MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-"""Statistics come in units of their bounds: at most 1 long."""
-HISTOGRAMS = ("norm_bin", "curvature_bin")
-"""Kinds of accesses that are one program."""
-_MANY_ROWS = 10_000
-"""From so many rows on, curvatures take longer than XLA's optimisation of their program."""
-_MANY_NUMBERS = 10**6
-"""From so many on, a gradient's sums of padded numbers take longer than XLA takes for a program of its own."""
+MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())  # statistics are in units of their bounds
+_MANY_ROWS = 10_000  # from so many rows on, curvatures take longer than XLA's optimisation of their program
+_MANY_NUMBERS = 10**6  # from so many on, sums of a gradient's padded numbers take longer than XLA on an own program
 _PHASES = {
-    "norm_bin": "scores' norms", "curvature_bin": "curvatures' norms", "curvature": "curvature", "gradient": "gradients",
-    "sizes": "sizes of curvatures", "sides": "curvatures on both sides", "scalars": "scalars",
+    Kind.GRADIENT: "gradients", Kind.CURVATURE: "curvature", Kind.BIN: "histograms of norms", Kind.SIZES: "sizes of curvatures",
+    Kind.SIDES: "curvatures on both sides", Kind.SCALARS: "scalars",
 }  # fmt: skip
+
+
+Programs = dict[Kind, Program | OfKind]
 
 
 @dataclass(frozen=True)
 class Accesses:
     """Makes the accesses of a run.
 
-    - **programs**, **key** - compiled programs by name, and the key of all accesses.
+    - **programs**, **key** - compiled programs by kind, and the key of all accesses.
     - **rows**, **public** - the model's arrays.
     - **before** - of the number of accesses so far: charges them; called before they are made.
     - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged.
     - **checkpoint** - the run's file, if one is kept. Its releases are not asked again, and are charged as if they were: the
       account knows an access by its number, and counts it once."""
 
-    programs: dict[str, Program | OfKind]
+    programs: Programs
     key: jax.Array
     rows: Tree
     public: Tree
@@ -69,18 +66,17 @@ class Accesses:
         they release to `values`, and shows their kind and number on the `bar`."""
         done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
 
-        def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
+        def ask(kind: Kind, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
             nonlocal done, place
-            self._check(kind, noise_multiplier, done, repeats)
+            charged = None if self.charged is None else self.charged[done : done + repeats]
+            if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
+                raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
             if bar is not None:
                 bar.set_description(_PHASES[kind])
-            name = kind
-            if kind in HISTOGRAMS:
-                name, at = "bin", at._replace(of_curvature=kind == "curvature_bin")
             state = State(at, done, self.key, noise_multiplier, walk).on_device()
             self.before(done + repeats)
             done += repeats
-            program = self.programs[name]
+            program = self.programs[kind]
             if place < len(kept):
                 leaves, tree = jax.tree.flatten(program.outputs)
                 found, place = jax.tree.unflatten(tree, kept[place : place + len(leaves)]), place + len(leaves)
@@ -98,12 +94,6 @@ class Accesses:
             return found
 
         return ask
-
-    def _check(self, kind: str, noise_multiplier: float, done: int, repeats: int) -> None:
-        """Raises AssertionError where accesses after the first `done` would have less noise than they are charged for."""
-        charged = None if self.charged is None else self.charged[done : done + repeats]
-        if charged is not None and (len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9)):
-            raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
 
 
 class Released(NamedTuple):
@@ -132,10 +122,8 @@ class Released(NamedTuple):
         return ask
 
 
-def prepared(
-    statistics: RowStatistics, key: jax.Array, rows: Tree, public: Tree, dimension: int
-) -> dict[str, Program | OfKind]:
-    """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
+def prepared(statistics: RowStatistics, key: jax.Array, rows: Tree, public: Tree, dimension: int) -> Programs:
+    """The programs of all kinds of accesses. Raises PrivacyLeakError; looks at no data."""
     at = At(np.zeros(dimension), 1.0, 1.0, statistics.basis)
     alone = State(at, 0, key, 1.0)
     placement = placement_of(rows)
@@ -145,22 +133,20 @@ def prepared(
     walking = alone._replace(walk=Walk.like(statistics.basis)).on_device()
     programs = [(partial(_walk, statistics.gradient, dimension), (walking, rows, public), False)]
     if joint is not None:
-        programs.append((partial(_walk, joint, joint.width), (joint.asked("curvature", alone), rows, public), False))
+        programs.append((partial(_walk, joint, joint.width), (joint.asked(Kind.CURVATURE, alone), rows, public), False))
         *own, every = prepare_all(programs if num_rows * joint.width > _MANY_NUMBERS else programs[1:], rows=1)
-        return {kind: OfKind(joint, every, kind) for kind in KINDS} | dict(zip(["gradient"], own))
+        return {kind: OfKind(joint, every, kind) for kind in Kind} | dict(zip([Kind.GRADIENT], own))
     directions = np.zeros((dimension, num_directions(dimension)))
     along = directions[:, 1:]
     single = {
-        "bin": at._replace(of_curvature=False), "curvature": at, "sizes": at._replace(halfway=at.point),
-        "sides": at._replace(sides=np.tile(at.point, (2 * along.shape[1], 1)), along=along),
-        "scalars": at._replace(directions=directions),
+        Kind.BIN: at._replace(of_curvature=False), Kind.CURVATURE: at, Kind.SIZES: at._replace(halfway=at.point),
+        Kind.SIDES: at._replace(sides=np.tile(at.point, (2 * along.shape[1], 1)), along=along),
+        Kind.SCALARS: at._replace(directions=directions),
     }  # fmt: skip
-    is_quick = lambda kind: kind != "curvature" or num_rows < _MANY_ROWS  # noqa: E731
-    programs += [
-        (partial(_single, kind, statistics), (alone._replace(at=own).on_device(), rows, public), is_quick(kind))
-        for kind, own in single.items()
-    ]
-    return dict(zip(("gradient", *single), prepare_all(programs, rows=1)))
+    for kind, needs in single.items():
+        arguments, is_quick = (alone._replace(at=needs).on_device(), rows, public), num_rows < _MANY_ROWS
+        programs.append((partial(_single, kind, statistics), arguments, is_quick or kind != Kind.CURVATURE))
+    return dict(zip((Kind.GRADIENT, *single), prepare_all(programs, rows=1)))
 
 
 def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tree, public: Tree) -> Tree:
@@ -171,34 +157,19 @@ def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tr
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
 
 
-def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
+def _single(kind: Kind, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
     total = _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
-    if kind != "curvature":
+    if kind != Kind.CURVATURE:
         return total
     return statistics.released(state.at, public, draw_key(state.rng_key, state.i), state.noise_multiplier, total)
 
 
 def _walk(statistic: Function, width: int, state: State, rows: Tree, public: Tree) -> Tree:
-    """Gradients on the way to the posterior mean given those so far, the first numbers of `width` that the statistic gives:
-    positions (STEPS, d), and noisy sums (STEPS, width). With `repeats` so many steps alone."""
+    """See `walked`: of the first numbers of `width` that the statistic gives. With `repeats` so many steps alone."""
+    at, steps = state.at, STEPS if state.repeats is None else state.repeats
     assert state.walk is not None
-    at, walk = state.at, state.walk
-    basis = at.basis
 
-    def limited(value: Numbers, centre: Numbers, width: Numbers) -> jax.Array:
-        return jnp.clip(value - centre, -width, width) + centre
+    def gradient(i: Tree, point: Tree) -> jax.Array:
+        return _access(statistic, state, at._replace(point=point), i, rows, public)
 
-    def body(number: jax.Array, carry: Tree) -> Tree:
-        i, point, average, positions, values = carry
-        noisy = _access(statistic, state, at._replace(point=point), i, rows, public)
-        u = basis.coordinates(jnp.asarray(point - walk.mean), walk.inverse)
-        count, moved = number.astype(jnp.float32), basis.layout.gathered(noisy[: len(point)]) * at.norm
-        weight = 4.0 / (count + 4.0)
-        average = (1.0 - weight) * average + weight * (moved + times(walk.curvature, u))
-        new = walk.mean + basis.latents(times(walk.gains[number], average) + walk.offsets[number])
-        new = limited(limited(new, point, basis.scales / (1.0 + count / 8.0)), at.point, walk.reach * basis.scales)
-        return i + 1, new, average, positions.at[number].set(point), values.at[number].set(noisy)
-
-    shapes = walk.offsets.shape[1:], (STEPS, len(at.point)), (STEPS, width)
-    start = state.i, at.point, *(jnp.zeros(shape, jnp.float32) for shape in shapes)
-    return lax.fori_loop(0, STEPS if state.repeats is None else state.repeats, body, start)[3:]
+    return walked(gradient, state.walk, at.basis, at.point, at.norm, state.i, steps, width)

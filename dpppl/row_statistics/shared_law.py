@@ -10,9 +10,9 @@ from jax import lax
 from dpppl.access.centring import unnumbered
 from dpppl.model.responses import Responses
 from dpppl.row_program.hoist import gradient
+from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.fit import MISSING, OUTSIDE, numbers
 from dpppl.row_statistics.matrices import isometric
-from dpppl.row_statistics.plan import At
 from dpppl.row_statistics.statistics import Influence, RowStatistics, scores_share
 from dpppl.types import Numbers, Scalar, Tree
 
@@ -20,8 +20,7 @@ _PRECISION, _MOST_ITERATIONS = 3e-5, 50
 
 
 class _Table(NamedTuple):
-    """The scores (m, d) of all responses, or of many draws, their weights, of sum 1, their centre, the scores around it, clipped,
-    and the numbers of the curvature and their length. No row enters it."""
+    """Scores (m, d) of all responses, or of many draws, weights of sum 1, scores centred and clipped, and the curvature."""
 
     scores: jax.Array
     weights: jax.Array
@@ -116,7 +115,7 @@ class SharedStatistics(RowStatistics):
             return jnp.minimum(1.0, at.curvature_bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
 
         speaks = jnp.isfinite(self._influence(at, row, rest).length)
-        return self.sides_of(self._beside(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
+        return self.sides_of(self._three_curvatures(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """See `RowStatistics.scalars`; where all responses are listed, looked up in a table (m, n) of a row with each."""
@@ -127,15 +126,13 @@ class SharedStatistics(RowStatistics):
         values, shares, one = responses.shared(latents, *rest)
         log_probs = jax.vmap(lambda response: self.log_likelihood(at.point, one, public, response))(values)
         totals, squares = responses.totals(latents, one, public, values)[1:], table.squares(at.directions)
-        weights, speaks, is_none = jnp.append(jnp.zeros(1), shares), jnp.ones((), bool), jnp.zeros((), bool)
+        weights, speaks, never = jnp.append(jnp.zeros(1), shares), jnp.ones((), bool), jnp.zeros((), bool)
 
         def of(number: jax.Array) -> jax.Array:
             is_clipped = clipped_around(table.scores[number], table.centre, at.norm)[1] < 1.0
             flags = jnp.stack([is_clipped, table.length > at.curvature_bound])
             first = lambda x: jnp.concatenate([x[number][None], x])  # noqa: E731
-            return numbers(
-                first(log_probs), first(totals), weights, squares, flags, speaks, is_none, size=responses.size
-            )
+            return numbers(first(log_probs), first(totals), weights, squares, flags, speaks, never, size=responses.size)
 
         every, own = lax.map(of, jnp.arange(len(shares))), (latents, unnumbered(row), public)
         (place, is_listed), is_outside = responses.place(*own), responses.is_outside(*own)

@@ -24,13 +24,13 @@ from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
 from dpppl.row_program.hoist import value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
+from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.fit import numbers
-from dpppl.row_statistics.plan import At
 from dpppl.row_statistics.weights import Weights
 from dpppl.types import Numbers, Scalar, Tree
 
-NUM_DRAWS = 32
+RANKED_DRAWS = 32  # responses drawn for each row, of which its ranks are made
 
 
 class Members(NamedTuple):
@@ -109,19 +109,17 @@ class RowStatistics:
         log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
         return log_prob, at.basis.pulled(score)
 
-    def _mean(self, of: Callable[..., Tree], at: At, row: Tree, rest: Tree, *beside: jax.Array) -> Tree:
-        """`of` the row's influence, and of numbers `beside` its members. Where the row has missing values, what it would be with
-        these filled in, averaged by their probabilities given what the row observes.
-
-        Its mean is then that for complete rows, whatever part of what is observed decides which values are missing: clipping is
-        centred for complete rows, whose law the model gives, and not for those of one pattern."""
+    def _mean(self, of: Callable[..., Tree], at: At, row: Tree, rest: Tree, *of_members: jax.Array) -> Tree:
+        """`of` the influence and other numbers of members; with missing values averaged by their probabilities given the rest."""
         if not self.responses.missing:
-            return of(self._influence(at, row, rest), *beside)
+            return of(self._influence(at, row, rest), *of_members)
+        # The mean is then that for complete rows, whatever part of what is observed decides which values are missing: clipping
+        # is centred for complete rows, whose law the model gives, and not for those of one pattern.
         members = self.members(at, row, *rest)
         count = len(members.chances)
 
         def completed(number: jax.Array) -> Tree:
-            scores, *given = (jnp.concatenate([x[number][None], x[count:]]) for x in (members.scores, *beside))
+            scores, *given = (jnp.concatenate([x[number][None], x[count:]]) for x in (members.scores, *of_members))
             return of(self.drawn_influence(at, scores, members.weights, members.jacobian), *given)
 
         return averaged(jax.vmap(completed)(jnp.arange(count)), members.chances)
@@ -265,15 +263,15 @@ class RowStatistics:
             along, psi, score, product = self._mean(of, at._replace(point=point), row, rest)
             return along - (product - psi * score) if self.responses.missing else along
 
-        return self.sides_of(self._beside(at, curvatures))
+        return self.sides_of(self._three_curvatures(at, curvatures))
 
     @staticmethod
-    def _beside(at: At, curvatures: Callable[[Numbers, Numbers], jax.Array]) -> jax.Array:
+    def _three_curvatures(at: At, curvatures: Callable[[Numbers, Numbers], jax.Array]) -> jax.Array:
         """Curvatures of (point, directions), (3, n): along all directions at the point, and along each at its own two."""
         assert at.along is not None
         directions = jnp.tile(at.along.T[:, :, None], (2, 1, 1))
-        beside = lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
-        return jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1)
+        at_sides = lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
+        return jnp.concatenate([curvatures(at.point, at.along), at_sides]).reshape(3, -1)
 
     @staticmethod
     def sides_of(values: jax.Array) -> jax.Array:
@@ -305,9 +303,8 @@ class RowStatistics:
         return self.responses.totals(self.latents(at.point), unnumbered(row), public, values)
 
     def _alternatives(self, at: At, row: Tree, public: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
-        (1 + m,). Of rows with missing values the former two hold all ways to fill these in, in its place."""
-        responses = replace(self.responses, num_draws=NUM_DRAWS)
+        """Log probabilities, values, weights of the real response, the first two in all its completions, and others: (1 + m,)."""
+        responses = replace(self.responses, num_draws=RANKED_DRAWS)
         # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
         key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
         latents = self.latents(at.point)

@@ -41,9 +41,9 @@ def test_the_norm_is_as_large_as_a_tenth_of_the_width_allows(tail, noise):
     lengths = np.exp(tail * np.random.default_rng(1).standard_normal(20_000))
     norm = chosen(lengths, noise)
     least = min(width(lengths, c, noise) for c in 2.0 ** np.linspace(-6, 12, 400))
-    assert width(lengths, norm, noise) < bounds.DEAR * 1.1 * least
+    assert width(lengths, norm, noise) < bounds.MOST_WIDENED * 1.1 * least
     left = np.sqrt(len(lengths) * 4) * np.mean(np.maximum(lengths - norm, 0.0)) / np.sqrt(np.mean(lengths**2))
-    assert left < 0.3 or width(lengths, 1.5 * norm, noise) > bounds.DEAR / 1.1 * least
+    assert left < 0.3 or width(lengths, 1.5 * norm, noise) > bounds.MOST_WIDENED / 1.1 * least
 
 
 def test_norms_grow_as_noise_falls_until_next_to_nothing_is_clipped():
@@ -85,7 +85,7 @@ def test_a_prior_that_rules_lets_no_norm_drown_the_data():
     best = max(map(learned, 2.0 ** np.linspace(-6, 12, 400)))
     assert 0.02 < best < 0.1 and learned(norm) > 0.75 * best
     faulty = bounds._HIDDEN * np.quantile(lengths, 0.98)  # which nothing stops before
-    assert 1.0 - learned(faulty) < bounds.DEAR**2 * (1.0 - best) and learned(faulty) < 0.2 * best
+    assert 1.0 - learned(faulty) < bounds.MOST_WIDENED**2 * (1.0 - best) and learned(faulty) < 0.2 * best
 
 
 def test_a_histogram_that_noise_drowns_has_no_long_rows():

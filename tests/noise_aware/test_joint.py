@@ -10,11 +10,12 @@ import pytest
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.row_statistics.accesses import At, Kind, State, narrow, num_directions
 from dpppl.row_statistics.coordinates import Coordinates
-from dpppl.row_statistics.joint import KINDS, Joint
-from dpppl.row_statistics.plan import STEPS, At, State, Walk, narrow, num_directions
+from dpppl.row_statistics.joint import Joint
 from dpppl.row_statistics.releases import Accesses, prepared
 from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.walk import STEPS, Walk
 
 NUM_ROWS = 12
 X = np.random.default_rng(0).standard_normal((NUM_ROWS, 3)).astype(np.float32)
@@ -102,7 +103,7 @@ def test_each_kind_releases_the_numbers_of_its_own_statistic():
     }  # fmt: skip
     every = jax.jit(jax.vmap(joint, (None, 0, None)))
     found = {}
-    for kind in KINDS:
+    for kind in Kind:
         state = at._replace(**narrow(more.get(kind, {})))
         asked = joint.asked(kind, State(state, 0, key, 1.0)).at
         values = np.asarray(every(asked, rows, (public, key)))
@@ -133,12 +134,14 @@ def released(statistics, joint, rows, public, at, noise_multipliers):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Joint, "of", lambda *_: joint)
         programs = prepared(statistics, key, rows, public, dimension)
-    kinds = ("norm_bin", "curvature_bin", *(kind for kind in KINDS if kind != "bin"))
+    more |= {name: {"of_curvature": name == "curvature_bin"} for name in ("norm_bin", "curvature_bin")}
+    kinds = {"norm_bin": Kind.BIN, "curvature_bin": Kind.BIN} | {kind: kind for kind in Kind if kind != Kind.BIN}
     found = []
     for noise_multiplier in noise_multipliers:
         ask = Accesses(programs, key, rows, public, seen.append).asker()
         walks = {"gradient": (STEPS, walk._replace(mean=np.zeros(dimension), reach=1.0))}
-        found.append({k: ask(k, at._replace(**more.get(k, {})), noise_multiplier, *walks.get(k, ())) for k in kinds})
+        made = ((k, at._replace(**more.get(k, {})), walks.get(k, ())) for k in kinds)
+        found.append({k: ask(kinds[k], place, noise_multiplier, *walk_of) for k, place, walk_of in made})
     return found, seen
 
 

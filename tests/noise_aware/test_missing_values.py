@@ -20,8 +20,8 @@ from dpppl.model import structure
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
+from dpppl.row_statistics.accesses import At, narrow, num_directions
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.plan import At, narrow, num_directions
 from dpppl.row_statistics.statistics import RowStatistics
 
 TRUTH = np.array([-0.3, 0.5, 1.0, 0.0, 0.5, np.log(0.8)], np.float32)

@@ -20,15 +20,18 @@ from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedMod
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import bounds, curvature, posterior, recipe, runner
+from dpppl.noise_aware.measured import blurred
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
-from dpppl.noise_aware.verdict import Verdict, blurred
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics import fit, releases
+from dpppl.row_statistics.accesses import At, State, narrow
 from dpppl.row_statistics.coordinates import Coordinates
-from dpppl.row_statistics.plan import State, Walk, default_plan, narrow
+from dpppl.row_statistics.plan import default_plan
 from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.walk import Walk
 from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3
@@ -89,8 +92,8 @@ def full(dimension):
 def state_of(prior, **values):
     """What accesses take, at the prior mean unless `values` say otherwise."""
     basis = prior.first()
-    start = recipe._Start(basis, prior.mean, prior.mean, None, 1.0, 1.0)
-    return narrow(recipe._at(start, Sketch.drawn(basis, prior.covariance(basis), None))._replace(**values))
+    sketch = Sketch.drawn(basis, prior.covariance(basis), None).columns
+    return narrow(At(prior.mean, 1.0, 1.0, basis._replace(sketch=sketch), 1.0)._replace(**values))
 
 
 def split_rows(bench, args):
@@ -237,9 +240,9 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     assert np.abs(moments.mean(axis=0)).max() < 1e-6
     np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)
     long = max(np.sum((fit.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum(
-        (fit.beside_fit(2) * rolled[0][1]) ** 2
+        (fit.variance_unit(2) * rolled[0][1]) ** 2
     )
-    assert long + fit.LINK**2 + fit.SKEW**2 + (2 + 1 / 9 + 0.16**2) * fit.beside_fit(2) ** 2 <= 1.0
+    assert long + fit.LINK**2 + fit.SKEW**2 + (2 + 1 / 9 + 0.16**2) * fit.variance_unit(2) ** 2 <= 1.0
 
 
 # What is charged
@@ -273,12 +276,12 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
     assert [first for first, _ in made] == list(starts)
     np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
     with pytest.raises(
-        AssertionError, match=rf"access {plan.num_accesses} \(norm_bin\) has less noise than it is charged for"
+        AssertionError, match=rf"access {plan.num_accesses} \(bin\) has less noise than it is charged for"
     ):
-        ask("norm_bin", state_of(found.prior), sigma[0])  # one more than the plan has
+        ask("bin", state_of(found.prior, of_curvature=False), sigma[0])  # one more than the plan has
     ask = releases.Accesses(found.programs, found.key, found.rows, found.public, pytest.fail, sigma).asker()
-    with pytest.raises(AssertionError, match=r"access 0 \(norm_bin\) has less noise than it is charged for"):
-        ask("norm_bin", state_of(found.prior), 0.999 * sigma[0])
+    with pytest.raises(AssertionError, match=r"access 0 \(bin\) has less noise than it is charged for"):
+        ask("bin", state_of(found.prior, of_curvature=False), 0.999 * sigma[0])
 
 
 def test_rows_of_an_access_leave_through_the_door_only():
@@ -295,7 +298,7 @@ def test_each_access_draws_its_own_noise():
     zero = jax.tree.map(np.zeros_like, found.rows)
     walk = Walk(found.prior.mean, np.eye(3)[None], np.zeros((40, 1, 3, 3)), np.zeros((40, 1, 3)), np.eye(3)[None], 1.0)
     ask = releases.Accesses(found.programs, found.key, zero, found.public, lambda count: None).asker()
-    first, second = (ask("norm_bin", at, 1e4) for _ in range(2))
+    first, second = (ask("bin", at._replace(of_curvature=False), 1e4) for _ in range(2))
     _, noise = ask("gradient", at, 1e4, 40, walk)
     drawn = np.concatenate([first, second, noise.ravel()])
     assert len(np.unique(drawn)) == drawn.size

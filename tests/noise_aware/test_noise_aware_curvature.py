@@ -13,8 +13,9 @@ from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, _drawn_along, decline, drawn
 from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.noise_aware.mixture import Linear, Mixture
-from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, resolved, tempered
-from dpppl.row_statistics.plan import STEPS, default_plan
+from dpppl.noise_aware.surrogate import Surrogate, gains_given, moments, resolved, tempered
+from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.walk import STEPS
 
 WIDTH = 6
 
@@ -122,8 +123,8 @@ def test_draws_of_responses_are_averaged_over_gradients(variance):
     curvature = ((real**2 + (draws**2).sum(axis=0)) / 9.0 - ((real + draws.sum(axis=0)) / 9.0) ** 2).mean()
     ratio = np.array([[[np.var(centred[:, 0]) / curvature]]])
     one = Curvature(np.full((1, 1, 1), curvature), np.ones((1, 1, 1, 1)), ratio)
-    found, expected = one.averaged(1.0 / 9.0, 28).scores.item(), np.var(centred.mean(axis=1))
-    assert found == pytest.approx(expected, rel=0.03) and one.scores.item() > 1.05 * expected
+    found, expected = one.averaged(1.0 / 9.0, 28).score_variance.item(), np.var(centred.mean(axis=1))
+    assert found == pytest.approx(expected, rel=0.03) and one.score_variance.item() > 1.05 * expected
 
 
 # What differs along the way from the prior mean
@@ -210,11 +211,11 @@ def released(seed):
 
 def posterior_of(release, centre, gradient, prior, roots):
     basis = prior.first()._replace(roots=roots)
-    covariance = basis.from_latents(prior.covariance(basis))
+    covariance = basis.covariance_of_u(prior.covariance(basis))
     law = release.posterior(basis, covariance, 60, centre)
     flat = np.zeros((1, WIDTH))
     surrogate = Surrogate(basis, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat, decline=0.7)
-    gains, offsets = gains_of(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
+    gains, offsets = gains_given(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
     return Mixture.of(surrogate, prior), gains, offsets
 
 
@@ -222,7 +223,7 @@ def test_releases_that_are_turned_give_the_posterior_turned():
     """By any orthogonal matrix, to rounding: means and covariances of every draw, and the maps of walks. An entrywise rule is
     off by tenths (entries off the diagonal of the release halved)."""
     (release, (centre, gradient)), q = released(0), turning(3)
-    reflected = release._replace(curvature=q @ release.curvature @ q.T, scores=q @ release.scores @ q.T)
+    reflected = release._replace(curvature=q @ release.curvature @ q.T, score_variance=q @ release.score_variance @ q.T)
     prior, identity = full(WIDTH), np.eye(WIDTH)[None]
     one, gains, offsets = posterior_of(release, centre, gradient, prior, identity)
     two, other_gains, other_offsets = posterior_of(reflected, centre @ q.T, gradient @ q.T, prior, identity)
@@ -295,7 +296,7 @@ def test_no_release_makes_the_posterior_fail():
         flat = np.zeros((count, width))
         surrogate = Surrogate(None, *vectors, variance, law, flat, 1.0, flat)
         mean, spread = moments(*surrogate.posteriors(covariance))
-        gains, offsets = gains_of(surrogate, *tempered(vectors[0], spread, covariance, 4.0), std)
+        gains, offsets = gains_given(surrogate, *tempered(vectors[0], spread, covariance, 4.0), std)
         assert all(np.all(np.isfinite(a)) for a in (mean, spread, gains, offsets, law.matrices))
         assert np.linalg.eigvalsh(spread).min() > -1e-6
 

@@ -18,9 +18,10 @@ from dpppl.noise_aware import curvature, posterior, recipe, runner
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.row_statistics import releases
+from dpppl.row_statistics.accesses import At, narrow
 from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Coordinates, Prior
-from dpppl.row_statistics.plan import At, narrow, wide_plan
+from dpppl.row_statistics.plan import wide_plan
 from dpppl.row_statistics.statistics import RowStatistics
 
 DIMENSION, NUM_ROWS = 220, 3_000
@@ -85,8 +86,8 @@ def test_a_basis_is_a_change_of_coordinates_and_keeps_what_it_can():
         whitened = before.whitened(random_blocks(before, 1), covariance_of(before))
         to_latents = np.diag(whitened.scales) @ turn @ dense(whitened, whitened.roots)
         u = whitened.layout.gathered(np.random.default_rng(2).standard_normal(152))
-        np.testing.assert_allclose(whitened.latents(u), to_latents @ whitened.layout.scattered(u), atol=1e-10)
-        np.testing.assert_allclose(whitened.coordinates(whitened.latents(u)), u, atol=1e-8)
+        np.testing.assert_allclose(whitened.to_latents(u), to_latents @ whitened.layout.scattered(u), atol=1e-10)
+        np.testing.assert_allclose(whitened.to_u(whitened.to_latents(u)), u, atol=1e-8)
         covariance = random_blocks(whitened, 3)
         expected = np.diag(to_latents @ dense(whitened, covariance) @ to_latents.T)
         np.testing.assert_allclose(whitened.variances(covariance), expected, rtol=1e-8)
@@ -273,7 +274,7 @@ def test_posteriors_count_what_lies_beside_the_blocks(monkeypatch):
 
     right = average(found_at_three())
     assert 0.5 < right < 1.6
-    monkeypatch.setattr(Surrogate, "beside_at", lambda self, h, spread: np.zeros_like(self.beside))
+    monkeypatch.setattr(Surrogate, "off_block_at", lambda self, h, spread: np.zeros_like(self.off_block))
     monkeypatch.setattr(Surrogate, "posteriors", lambda self, c: self.given(self.noise_at(c), c))
     assert average(found_at_three.__wrapped__()) > 1.25 * right
 
@@ -301,7 +302,7 @@ def test_weights_of_draws_leave_out_what_fills_blocks_up():
     """251 coordinates in blocks with 127 places that stand for none; under the normal prior itself all weights are equal."""
     prior = Prior(np.zeros(251), np.ones(251), coordinate_blocks([250, 1], 160))
     basis = prior.first()
-    covariance = basis.from_latents(prior.covariance(basis))
+    covariance = basis.covariance_of_u(prior.covariance(basis))
     blocks, width = covariance.shape[:2]
     own = np.where(basis.layout.real[:, :, None] & np.eye(width, dtype=bool), 0.01, covariance)
     surrogate = Surrogate(basis, np.zeros((blocks, width)), None, 1.0, None, None, 0, None)

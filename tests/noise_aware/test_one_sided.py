@@ -9,7 +9,7 @@ from golden.record import key_of
 from test_verdict import verdict
 
 import dpppl
-from dpppl.noise_aware.sides import APART, FACTOR, widths
+from dpppl.noise_aware.sides import NOTABLE_RATIO, SIDE_DISTANCE, widths
 
 NUM_ROWS = 5_000
 
@@ -19,7 +19,7 @@ NUM_ROWS = 5_000
 
 def released(slope, num=1, std=0.0, rng=None, learned=1.0, sampled=0.0, weighed=0.0):
     """Widths where the curvature changes by exp(slope) a sd, all rows `weighed` down to this part of theirs, or none."""
-    found = np.exp(slope * np.array([0.0, -APART, APART])) * (weighed or 1.0)
+    found = np.exp(slope * np.array([0.0, -SIDE_DISTANCE, SIDE_DISTANCE])) * (weighed or 1.0)
     found = np.tile(np.append(found, weighed)[:, None], (1, num))
     noise = 0.0 if rng is None else std * rng.standard_normal(found.shape)
     every = np.full(num, max(std, 1e-9)), np.full(num, learned), np.full(num, sampled)
@@ -28,7 +28,7 @@ def released(slope, num=1, std=0.0, rng=None, learned=1.0, sampled=0.0, weighed=
 
 def test_widths_are_those_of_the_likelihood_and_the_prior():
     """Of curvatures that fall, or rise, towards one side; without noise."""
-    g = np.exp(0.6 * APART)
+    g = np.exp(0.6 * SIDE_DISTANCE)
     assert released(0.1).tolist() == [[1.0, 1.0]]
     np.testing.assert_allclose(released(-0.6), [[1.0 / g, g]])
     np.testing.assert_allclose(released(0.6), [[g, 1.0 / g]])
@@ -49,7 +49,7 @@ def test_noise_is_not_taken_for_one_side(std):
         wrong = np.any(released(0.0, 80_000, std, rng, weighed=weighed).reshape(10_000, 16) != 1.0, axis=1)
         assert np.mean(wrong) < 0.01
     if std < 0.2:
-        assert np.mean(released(-1.0, 1_000, std, rng)[:, 1] > FACTOR) > 0.9
+        assert np.mean(released(-1.0, 1_000, std, rng)[:, 1] > NOTABLE_RATIO) > 0.9
 
 
 def test_the_worst_is_named_first_and_few_are():

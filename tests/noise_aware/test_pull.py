@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dpppl.noise_aware.verdict import UNEXPECTED, Pull
+from dpppl.noise_aware.measured import Pull
+from dpppl.noise_aware.verdict import LEAST_CHANCE
 from dpppl.row_statistics.coordinates import Known, Prior, _are_normal
 
 MEANS, SCALES, NAMES = np.array([1.0, -2.0, 0.5, 0.0]), np.array([0.5, 3.0, 1.0, 2.0]), list("abcd")
@@ -32,7 +33,7 @@ def test_a_right_prior_expects_what_the_data_say_and_a_wrong_one_does_not():
     chances = np.array([pull(posterior(root @ rng.standard_normal(4), rng)).chance for _ in range(4_000)])
     assert abs(np.mean(chances < 0.05) - 0.05) < 0.017 and abs(np.mean(chances) - 0.5) < 0.023
     wrong = [pull(posterior(np.array([0.0, 4.5, 0.0, 0.0]), rng)).chance for _ in range(200)]
-    assert np.mean(np.array(wrong) < UNEXPECTED) > 0.9
+    assert np.mean(np.array(wrong) < LEAST_CHANCE) > 0.9
 
 
 def test_the_pull_is_the_distance_to_the_likelihood():

@@ -17,7 +17,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.curvature import Curvature, _ratio, dispersion
-from dpppl.noise_aware.verdict import Widths
+from dpppl.noise_aware.measured import Widths
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
 from dpppl.row_statistics.statistics import RowStatistics
@@ -153,12 +153,12 @@ def test_the_released_variance_of_scores_may_exceed_the_models_in_a_sandwich():
     assert np.all(np.abs(diagonal.mean(axis=0) - 3.5) < 0.1)
     assert 0.15 < diagonal.std() < 0.25  # the noise, 2, in units of the curvature, 10
     many = Curvature(np.ones((400, 1, 3)), np.tile(np.eye(3), (400, 1, 1, 1)), drawn)
-    assert many.thinned(20).scores.shape == (20, 1, 3, 3)
-    np.testing.assert_array_equal(many.as_model().scores[0, 0], np.eye(3))
+    assert many.thinned(20).score_variance.shape == (20, 1, 3, 3)
+    np.testing.assert_array_equal(many.as_model().score_variance[0, 0], np.eye(3))
     padded = Curvature(
         np.ones((5, 2, 4)), np.ones((5, 2, 3, 4)), np.eye(3)
     )  # blocks of odd width have an eigenvalue more
-    assert padded.as_model().scores.shape == (5, 2, 3, 3)
+    assert padded.as_model().score_variance.shape == (5, 2, 3, 3)
 
 
 def test_dispersion_is_the_nearest_multiple_of_the_curvature():

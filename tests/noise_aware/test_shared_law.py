@@ -16,9 +16,9 @@ from dpppl.jaxprs import equations
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.row_program import passes
+from dpppl.row_statistics.accesses import State
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
-from dpppl.row_statistics.plan import State
 from dpppl.row_statistics.releases import _single
 from dpppl.row_statistics.shared_law import centre_of_many, statistics_of
 

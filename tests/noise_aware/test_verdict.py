@@ -16,8 +16,9 @@ from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import binding, conclusion
+from dpppl.noise_aware.measured import Pull
 from dpppl.noise_aware.settings import NoiseAwareDetails
-from dpppl.noise_aware.verdict import Pull, Verdict
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics import fit
 from dpppl.row_statistics.coordinates import Coordinates
 
@@ -63,11 +64,11 @@ def test_what_is_good_is_read():
         ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"unseen": 12.0}, "read with care: the rows are too few for this budget to check the model: a misfit that moves estimates by 12"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
-        ({"beside": 1.9}, "read with care: the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
+        ({"side_noise": 1.9}, "read with care: the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
          "1.9 times"),
         ({"pull": Pull(1e-4, 3.0, "w[0]")}, "read with care: the prior has latents as far from its means as here in one run of 500 at most, "
          "and moves 'w[0]' by 3.0 posterior sd"),
-        ({"pull": Pull(1e-4, 3.0, "w[0]"), "beside": 1.9}, "do not read: the prior has latents as far"),
+        ({"pull": Pull(1e-4, 3.0, "w[0]"), "side_noise": 1.9}, "do not read: the prior has latents as far"),
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
         ({"resolved": 0.6}, "read with care: noise hides the directions in which the data know the latents (draws of the curvature agree "
@@ -304,7 +305,7 @@ def test_the_unlikelier_of_two_responses_counts_in_full(p):
     sizes = np.array([of(0)[11:-1], of(1)[11:-1]]) * np.sqrt(4) / fit.LINK
     np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
     np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
-    assert of(0)[7] / fit.beside_fit(2) == pytest.approx(odds, rel=1e-4)
+    assert of(0)[7] / fit.variance_unit(2) == pytest.approx(odds, rel=1e-4)
 
 
 def test_rows_of_certain_responses_are_compared_by_their_covariates():
@@ -321,7 +322,7 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
 def test_sums_are_read_in_units_of_what_their_rows_released():
     """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
     sums = np.array(
-        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.beside_fit(2) * np.array([10.0, 20.0, 50.0, 12.0, 40.0, 30.0]))]
+        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.variance_unit(2) * np.array([10.0, 20.0, 50.0, 12.0, 40.0, 30.0]))]
     )
     sums = np.concatenate([sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]), [fit.SKEW * 6.0]])
     for excess in (0.0, 3.0):
@@ -335,7 +336,7 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
             np.array([0.05, 0.2, 0.06]) * np.sqrt(100 / np.array([0.1, 0.5, 0.12])), rel=1e-3
         )
     noisy = fit.Fit.from_sums(sums, 10.0, 100, 0.0, ["", "a", "b"])
-    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.beside_fit(2)) / 100
+    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.variance_unit(2)) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
     assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / fit.SKEW) ** 2 + 0.16 / 100))
 

@@ -1,0 +1,194 @@
+"""Numbers on a run, from its releases, by which a posterior may be read or not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import numpy as np
+from scipy.special import chdtrc
+
+from dpppl.findings.counted_rows import STANDS_OUT
+from dpppl.findings.verdict import Array
+from dpppl.noise_aware.mixture import Mixture
+from dpppl.noise_aware.recipe import Stage
+from dpppl.row_statistics.coordinates import Known, Prior
+from dpppl.row_statistics.fit import Fit, Scalars
+from dpppl.row_statistics.matrices import eigh, root_of
+
+MANY_COORDINATES, MOST_BLURRED = 20, 0.5
+MOST_MOVED, MOST_CUT = 0.5, 0.05
+"""The most posterior sds by which a departure may move estimates, and the most that may be clipped off scores, where a model that
+does not fit is a note: of more, a histogram's noise hides tails."""
+MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
+
+
+class Widths(NamedTuple):
+    """Findings from the released variance of scores.
+
+    - **ratio** - by what the model's variance of scores is multiplied to be nearest to the released one. At most 1 where the
+      model is right.
+    - **std** - its standard error by noise.
+    - **latent** - the latent whose sd changes most if the model's variance is used.
+    - **wider** - its sd over that with the model's variance.
+    - **is_sandwich** - whether the sds come from the released variance whatever the model says."""
+
+    ratio: float = 1.0
+    std: float = 0.0
+    latent: str = ""
+    wider: float = 1.0
+    is_sandwich: bool = False
+
+    @classmethod
+    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Widths":
+        if last.modelled is None:
+            return cls()
+        released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
+        ratios = np.sqrt(released / modelled)
+        number = int(np.argmax(np.abs(np.log(ratios))))
+        return cls(*last.dispersion, names[number], float(ratios[number]))
+
+
+class Pull(NamedTuple):
+    """How far the prior moves a posterior where it does not expect what the data say.
+
+    - **chance** - of a mean as far from the prior's as the run's is, or farther, by the prior and the noise (Box 1980). Of the
+      coordinates whose prior is normal.
+    - **moved**, **latent** - how many posterior sds the prior moves the mean, along the latent that it moves farthest."""
+
+    chance: float = 1.0
+    moved: float = 0.0
+    latent: str = ""
+
+    @classmethod
+    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Pull":
+        """Under the prior the mean of a normal posterior has the prior's variance less the posterior's."""
+        if prior.normal is None or prior.correlation is None or not len(prior.normal):
+            return cls()
+        chosen = np.ix_(prior.normal, prior.normal)
+        root, spread = root_of(prior.correlation[chosen]), last.covariance[0][chosen]
+        inverse = np.linalg.pinv(root)
+        left, vectors = eigh(inverse @ spread @ inverse.T)
+        off = ((last.belief.mean - prior.mean) / prior.scales)[prior.normal]
+        off, is_learned = vectors.T @ inverse @ off, left < 1.0 - LEAST_LEARNED
+        length = np.sum(off[is_learned] ** 2 / (1.0 - left[is_learned]))
+        pulled = np.where(is_learned, off * left / np.where(is_learned, 1.0 - left, 1.0), 0.0)
+        moved = np.abs(root @ vectors @ pulled) / np.sqrt(np.diag(spread))
+        number = int(np.argmax(moved))
+        chance = float(chdtrc(np.sum(is_learned), length)) if np.any(is_learned) else 1.0
+        return cls(chance, float(moved[number]), names[prior.normal[number]])
+
+
+def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
+    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
+    sites, sd = np.array([name.split("[")[0] for name in names]), np.sqrt(found.variance)
+    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
+    many = {site: own for site, own in members.items() if len(own) >= MANY_COORDINATES}
+    return tuple(site for site, own in many.items() if np.median(sd[own]) > MOST_BLURRED * np.std(found.mean[own]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Fit):
+    """Numbers on a run from its releases, with those of `Fit`.
+
+    - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
+    - **agreement** - that between the last two stages' means, in sd of the earlier.
+    - **chi_squared** - the scatter of gradients in units of their known noise.
+    - **degrees** - the degrees of freedom of that.
+    - **cut** - the part of scores that was clipped, over scores, by root mean squares: `harm` times this is how far estimates
+      may lie from those of the same model without clipping.
+    - **learned** - by latent, 1 - posterior / prior variance.
+    - **norms** - the last stage's bounds.
+    - **stages_learned** - the mean of `learned` in the last two stages.
+    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
+      with its sd below and above the mean, in units of the stated one.
+    - **side_noise** - the noise of the curvature on either side, over that curvature: the median over latents.
+    - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
+    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `ReleasedCurvature.hidden`.
+    - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
+    - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
+    - **curvature** - which part of it was released.
+    - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
+    - **blurred** - sites of many coordinates that differ by little more than they are known by.
+    - **through** - the latents that the likelihood knows through coordinates only.
+    - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
+    - **sites** - the site of each coordinate, by its name.
+    - **symmetric** - the latents that may change places or signs without a change of the model, in words.
+    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
+    - **codes** - which values the observed sites take; see `supports.codes`.
+    - **in_units** - whether a row is a unit of several.
+    - **has_columns** - whether numbers of a row enter the law of its responses; see `SplitModel`.
+    - **widths** - what the released variance of scores says beside the model's."""
+
+    arrival: float
+    agreement: float
+    chi_squared: float
+    degrees: int
+    learned: dict[str, float] = field(repr=False)
+    norms: tuple[float, float]
+    cut: float = 1.0
+    sides: tuple[tuple[str, float, float], ...] = ()
+    stages_learned: tuple[float, float] = (0.0, 0.0)
+    resolved: float = 1.0
+    hidden: float = 0.0
+    side_noise: float = 0.0
+    farthest: tuple[str, float] = ("", 0.0)
+    pull: Pull = field(default=Pull())
+    curvature: str = "full"
+    sampler: str | None = None
+    blurred: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    beyond: dict[str, Array] = field(default_factory=dict, repr=False)
+    sites: dict[str, str] = field(default_factory=dict, repr=False)
+    symmetric: tuple[str, ...] = ()
+    unnamed: str | None = None
+    codes: tuple[str, ...] = ()
+    in_units: bool = False
+    has_columns: bool = True
+    widths: Widths = field(default=Widths())
+
+    @classmethod
+    def from_releases(
+        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, prior: Prior, names: Sequence[str], num_rows: int
+    ) -> Self:
+        """`found`: moments of the posterior."""
+        (*_, before, last), sd = stages, np.sqrt(found.variance)
+        along = ["", *(names[number] for number in scalars.coordinates)]
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, last.sampled)
+        distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
+        share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
+        return cls(
+            **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
+            hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.curvature,
+            arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
+            agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
+            sides=() if last.sides is None else last.sides.named(names), pull=Pull.of(last, prior, names),
+            widths=Widths.of(last, prior, names), side_noise=0.0 if last.sides is None else float(np.median(last.sides.noise)),
+            learned=dict(zip(names, map(float, share(found)))),
+            stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
+            farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
+        )  # fmt: skip
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether nothing was learned."""
+        return bool(self.learned) and max(self.learned.values()) < LEAST_LEARNED
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model."""
+        return self.moved >= MOST_MOVED or self.cut >= MOST_CUT or self.has_impossible or bool(self.symmetric)
+
+    @property
+    def moved(self) -> float:
+        """How far a departure from the model moves estimates away from those without clipping, at most, in posterior sds.
+
+        By Cauchy and Schwarz: a law whose densities under the model's have the relative variance V changes the mean of what is
+        clipped off a score by at most V^(1/2) times its sd. Ranks see three moments of V: a few extreme rows, which noise hides,
+        may move the estimates without clipping farther."""
+        return max(self.harm) * self.cut
+
+    @property
+    def has_impossible(self) -> bool:
+        """Whether more responses are next to impossible than noise explains."""
+        share, std = self.impossible
+        return share >= MOST_IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
