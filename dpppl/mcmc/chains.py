@@ -144,6 +144,11 @@ class Chains:
 
 def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) -> Tree:
     num_chains, init_params, resume = call.num_chains, call.init_params, call.resume
+    if init_params is not None and resume is not None:
+        raise ConfigurationError(
+            "post_warmup_state, which warmup() leaves, too, holds the position that a run goes on from: leave init_params out, "
+            "or set mcmc.post_warmup_state = None."
+        )
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
         try:
@@ -155,7 +160,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
             raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
         if not_finite(init_params, 1):
             raise ConfigurationError("init_params must be finite.")
-    states = bound.init(chain_key, call.num_warmup, init_params, public)
+    states = bound.init(chain_key, call.num_warmup if resume is None else 0, init_params, public)
     if resume is None:
         return states
     if type(resume) is not type(states) or type(resume.own) is not type(states.own):
@@ -164,6 +169,8 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
             "mcmc.post_warmup_state = mcmc.last_state."
         )
     resume = resume._replace(rng_key=states.rng_key, clipped=states.clipped)
+    if (resume.search is None) != (states.search is None):  # of other coordinates, or of steps that were not searched
+        resume = resume._replace(search=states.search, own=states.own)
     if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
         raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
     if np.min(np.asarray(resume.i)) < 0:

@@ -16,7 +16,7 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.model.supports import codes
 from dpppl.types import BySite, Tree
 
-FALSE_ALARM, LARGEST_EXCESS = 0.01, 0.5
+FALSE_ALARM, LARGEST_EXCESS, LARGEST_WIDENING = 0.01, 0.5, 1.15
 _FEWEST, _LEAST, _DRIFT, _SLOWEST, _SLOW = 50, 10, 8, 2, 8
 _MOST_TOGETHER, _SHARE = 0.1, 0.1
 
@@ -31,13 +31,15 @@ class Noise:
     - **ways** - variance of the increment from draw to draw, (chains, draws - 1).
     - **friction** - share of its momentum that a chain without forces loses in a step, 1 without momentum; or (chains, 1, 1).
     - **thinning** - steps from draw to draw.
-    - **most** - largest factor by which subsampling raises both variances."""
+    - **most** - largest factor by which subsampling raises both variances.
+    - **heat** - temperature of full batches, mean over steps, divided by the target's."""
 
     moves: Array
     ways: Array
     friction: float | Array
     thinning: int = 1
     most: float = 1.0
+    heat: float = 1.0
 
 
 def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
@@ -47,7 +49,7 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
     - **draws** - collected states of each chain.
     - **longest** - longest step size of each chain after its search, (chains,)."""
     kernel = bound.kernel
-    moves, ways, frictions, most = [], [], [], 0.0
+    moves, ways, frictions, most, heat = [], [], [], 1.0, 0.0
     rate = kernel.mechanism.subsampling.rate
     for step_size in longest:
         step_sizes, multipliers = kernel.shortened_schedule(first, draws * thinning, step_size)
@@ -57,10 +59,13 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
         moves.append((way * friction / (2.0 - friction))[thinning - 1 :: thinning])
         frictions.append(friction)
         ways.append(way.reshape(draws, thinning).sum(axis=1)[1:])
-        most = max(most, rate * (1.0 - rate) * bound.split.num_rows / np.min(multipliers) ** 2)
+        heat = max(heat, float(np.mean(kernel.temperature_at(step_sizes, std))) / kernel.temperature)
+        # No clipped gradient is longer than C, so a batch's sum over its rate varies by (1 - rate) / rate * N C^2 at most in any
+        # direction, and the noise by (noise_multiplier C / rate)^2: variances of samples grow at most as the sum of both does.
+        most = max(most, 1.0 + rate * (1.0 - rate) * bound.split.num_rows / np.min(multipliers) ** 2)
     return Noise(
         moves=np.array(moves), ways=np.array(ways), friction=np.reshape(frictions, (-1, 1, 1)), thinning=thinning,
-        most=1.0 + most,
+        most=most, heat=heat,
     )  # fmt: skip
 
 
@@ -96,7 +101,7 @@ class Arrival:
             is_held = chdtr(chains * slow, power.sum(axis=(0, 1))) < FALSE_ALARM
             shape = np.shape(positions[site])[2:]
             moving[site], held[site] = (alone | (together & ~is_held)).reshape(shape), is_held
-        flat = np.concatenate([way.reshape(-1, way.shape[2]) for way in ways.values()], axis=1)
+        flat = np.concatenate([way.reshape(way.shape[0] * way.shape[1], -1) for way in ways.values()], axis=1)
         every = _held_together(flat, np.concatenate([*held.values()]))
         parts = np.split(every, np.cumsum([len(own) for own in held.values()]))
         return cls(moving=moving, held={site: part.reshape(moving[site].shape) for site, part in zip(held, parts)})
@@ -155,7 +160,8 @@ class Measured:
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
       a metric, in which the time of a chain in units of the posterior's variance is known; 0 of odd latents, see `Metric`.
-    - **informed** - the share of the information that clipped scores hold, where it is known."""
+    - **informed** - the share of the information that clipped scores hold, where it is known.
+    - **most**, **heat** - see `Noise`."""
 
     step_size: float
     excess: Mapping[str, float]
@@ -164,6 +170,8 @@ class Measured:
     counted: CountedRows | None = None
     relaxations: Mapping[str, Array] | None = None
     informed: float = 1.0
+    most: float = 1.0
+    heat: float = 1.0
 
     def relaxed(self, site: str, shape: tuple[int, ...]) -> Array:
         """`relaxations` of a site in constrained space: of its own elements, or the least."""
@@ -171,7 +179,7 @@ class Measured:
         if site in found and np.shape(found[site]) == shape:
             return found[site]
         own = [found[site]] if site in found else [*found.values()]
-        return np.full(shape, min((np.min(x) for x in own), default=0.0))
+        return np.full(shape, min((np.min(x, initial=np.inf) for x in own), default=0.0))
 
     @property
     def over_long(self) -> tuple[str, ...]:
@@ -187,6 +195,18 @@ class Measured:
             f"steps of {self.step_size:.3g} are too long for {', '.join(self.over_long)}: raise num_samples and num_warmup "
             f"{times}-fold, which shortens matched steps at no cost; a step_size of your own: {self.step_size / times:.2g}"
         )
+
+    @property
+    def too_noisy(self) -> str:
+        """By which noise sds may be more than 15 % too wide, and what to do; empty if by none."""
+        widening = (self.most * self.heat) ** 0.5
+        causes = {
+            "noise above the sampler's own (step_size='matched', or a smaller one, has none)": self.heat,
+            "sampling noise of batches (subsampling=dpppl.FullBatch() has none at the same epsilon; more steps or a larger "
+            "noise_multiplier hide it)": self.most,
+        }  # fmt: skip
+        named = " and ".join(cause for cause, factor in causes.items() if factor > 1.01)
+        return f"sds may be up to {widening:.2g} times as wide by {named}" if widening > LARGEST_WIDENING else ""
 
     @property
     def is_biased(self) -> bool:
@@ -224,7 +244,8 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
         relaxations = kernel.metric.spanned(spans)
         measured = replace(measured, relaxations=relaxations, informed=kernel.metric.informed)
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
-    return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
+    excess = excess_of(middle, positions, noise)
+    return replace(measured, excess=excess, moving=moving, most=noise.most, heat=noise.heat), arrival
 
 
 def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:

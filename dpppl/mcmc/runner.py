@@ -85,6 +85,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     _outcome: Outcome | None = None
     _counted: CountedRows | None = None
+    _warmed: Tree = None  # the state that `warmup` left
 
     @checked_call
     def __init__(
@@ -158,10 +159,17 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data. A model without a frame has fewer accesses."""
         kernel, resume = self.calibrated_kernel(), self._warmup_state
+        has_frame = self._has_frame and resume is None
+        if kernel.auto_norm and has_frame != self._has_frame:
+            kernel = self._calibrated(has_frame)
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._prelude(kernel, self._has_frame), kernel.charge(first, steps, self.num_chains)]
-        return self._planned(charges)
+        charges = [*self._prelude(kernel, has_frame), kernel.charge(first, steps, self.num_chains)]
+        return self._planned(charges, self._start_of(resume))
+
+    def _start_of(self, resume: Tree) -> Start | None:
+        """Where a run that goes on from a state starts, if that is not where `warmup` did."""
+        return None if resume is None or resume is self._warmed else Start.STATE
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         failed, measured = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
@@ -179,7 +187,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         - **collect_warmup** - whether to keep the warmup's samples."""
         kept = self.num_warmup // self.thinning if collect_warmup else 0
         self._execute(rng_key, args, kwargs, extra_fields, init_params, self.num_warmup, self.num_warmup, kept)
-        self._warmup_state = self._last_state
+        self._warmed = self._warmup_state = self._last_state
         if self.sampler.auto_norm and self._outcome is not None:
             self._counted = self._outcome.measured.counted
 
@@ -229,10 +237,13 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]
     ) -> tuple[Run, CountedRows]:
         """Choose the norm; the run, whose steps are reserved, and its rows' counts. `given`: the arguments, not grouped."""
-        if self.frame and call.init_params is not None:
-            raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
+        is_started = not (call.init_params is None and call.resume is None)
+        if self.frame and is_started:
+            raise ConfigurationError(
+                "frame=True finds the start: leave init_params and post_warmup_state out, or leave frame out."
+            )
         located, kernel = None, self.calibrated_kernel()
-        if self._has_frame and call.init_params is None:
+        if self._has_frame and not is_started:
             settings = self._prelude(kernel, True)[0], self.unit, kernel.data_plate, self.mesh
             located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, run.key, *settings)
         if self._has_frame and located is None:
@@ -284,7 +295,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self._kernel = bound.kernel
         self._outcome = self._states = self._states_flat = self._last_state = cleared
         self._warmup_state, self._counted = call.resume, None
-        start = bound.kernel.start if call.init_params is None else Start.SUPPLIED
+        usual = bound.kernel.start if call.init_params is None else Start.SUPPLIED
+        start = usual if call.resume is None else self._start_of(call.resume)
         return self._begun(bound.split, start, rows, charges, origin)
 
     # Results of the last run
@@ -345,7 +357,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
-        print_table(samples, self.get_weights(), prob, words, max_rows)
+        if ended.draws:
+            print_table(samples, self.get_weights(), prob, words, max_rows)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
         print("\n".join(ended.reading.of_sites(samples).lines))

@@ -46,7 +46,8 @@ def of_elements(run: "Reading") -> Found:
         refused(ODD, "as an empty category's effect is, and clipping hides where: merge categories, or give a narrower prior"),
         refused(DEPENDS, "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre "
                 f"and scale the columns; {longer}"),
-        care(MEAN, f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}"),
+        care(MEAN, "it is within about a posterior sd of the posterior's; the spread is not known to be; "
+             f"{run.measured.too_noisy or longer}"),
         care(CLIPPED), care(PRIOR, f"the data changed neither spread nor location; {data}"), note(READ),
     )  # fmt: skip
     words = dict.fromkeys(str(word) for own in run.words.values() for word in np.ravel(own))
@@ -107,11 +108,12 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
 
     "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
     by the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or
-    more. "bounded on one side": the latent is odd in the frame. "still moving": the positions drift. See `Arrival`. "unstable":
-    the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not finite; a site
-    computed from others has the worst of theirs. "biased by clipping": of what would be read, where more rows were clipped than
-    N^(-1/2) of them. "prior": it would be read, and its spread and location are the prior's. "depends on ...": latents that have
-    not arrived may move it by more than its sd. Where they may move it by half an sd to one sd, at most "read the mean only".
+    more. Or the noise of steps may widen sds by more than 15 %. "bounded on one side": the latent is odd in the frame. "still
+    moving": the positions drift. See `Arrival`. "unstable": the step is so long that positions spread 1.5 times as wide as the
+    samples (variances), or values are not finite; a site computed from others has the worst of theirs. "biased by clipping":
+    of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and
+    location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where they may
+    move it by half an sd to one sd, at most "read the mean only".
 
     - **samples** - constrained, {site: (chains, draws, ...)}.
     - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
@@ -120,7 +122,7 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
         value = np.asarray(value, np.float64)
         own, size = _alone(site, value, measured, arrival)
         words[site] = own.reshape(-1)
-        flat[site], sizes[site] = value.reshape(value.shape[0] * value.shape[1], -1), size.reshape(-1)
+        flat[site], sizes[site] = value.reshape(value.shape[0] * value.shape[1], len(words[site])), size.reshape(-1)
         learned[site] = np.full(len(words[site]), "", dtype=object)
         compared = np.flatnonzero(_has_arrived(words[site]) & np.isfinite(sizes[site]))
         if len(compared):
@@ -129,7 +131,7 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
         words[site] = np.where(learned[site] == PRIOR, PRIOR, words[site])
     partners = []
     for site in measured.excess:  # the latents
-        if np.any(late := ~_has_arrived(words[site])):
+        if len(flat[site]) and np.any(late := ~_has_arrived(words[site])):
             draws = prior[site].reshape(len(prior[site]), -1)
             partners.append(Partner.of(site, flat[site][:, late], draws[:, late]))
     for site in words if partners else ():
@@ -166,7 +168,7 @@ def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: 
         is_long, has_mean = spans >= RELAXED, held & (spans >= RELAXED_MEAN)
         words[spans == 0.0] = ODD
     words[has_mean] = CLIPPED if measured.is_biased else MEAN
-    words[is_long] = CLIPPED if measured.is_biased else READ
+    words[is_long] = CLIPPED if measured.is_biased else MEAN if measured.too_noisy else READ
     words[moving] = MOVING
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:
@@ -193,9 +195,9 @@ def _hold_back(words: Array, values: Array, sizes: Array, partners: Sequence[Par
 
 def mixing(value: Array) -> tuple[Array, Array]:
     """(effective samples, split R-hat) of each element of (chains, draws, ...); constants are known, fewer than 4 draws not."""
-    still = np.ptp(value, axis=(0, 1)) == 0.0
     if value.shape[1] < 4:
         return np.zeros(value.shape[2:]), np.full(value.shape[2:], np.inf)
+    still = np.ptp(value, axis=(0, 1)) == 0.0
     with np.errstate(all="ignore"):
         size, r_hat = effective_sample_size(value), split_gelman_rubin(value)
     return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)

@@ -164,7 +164,7 @@ class PrivateRunner(ABC):
         """The method's facts for a report of these charges, of runs at this status."""
 
     def _begun(
-        self, split: SplitModel, start: Start, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
+        self, split: SplitModel, start: Start | None, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
     ) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""
         self._inputs, self._dims, self._placement = Inputs.of(split), split.dims, described(rows)
@@ -178,9 +178,9 @@ class PrivateRunner(ABC):
             unit=self.unit, placement=self._placement,
         )  # fmt: skip
 
-    def _planned(self, charges: Sequence[Charge]) -> PrivacyReport:
+    def _planned(self, charges: Sequence[Charge], start: Start | None = None) -> PrivacyReport:
         """The report that a next run with these charges would add up to."""
-        provenance = self._provenance.and_now(Status.PLANNED, start=self._first_start)
+        provenance = self._provenance.and_now(Status.PLANNED, start=start or self._first_start)
         return self._report([*self.budget.charged, *charges], provenance)
 
     @checked

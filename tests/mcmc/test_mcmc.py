@@ -19,6 +19,7 @@ from patches import forget_keys, run_through
 import dpppl
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, UnsupportedModelError
+from dpppl.report.provenance import Start
 from dpppl.runs import progress
 
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
@@ -168,6 +169,52 @@ def test_warmup_then_run_as_in_numpyro():
     assert_same_results(ours, theirs, values=False)
     assert accesses(ours) == 8 + 11 + 11
     assert int(ours.last_state.i) == 30
+
+
+def beside_nothing(y):
+    """A mean, and a latent of size 0."""
+    numpyro.deterministic("none", numpyro.sample("empty", dist.Normal(0.0, 1.0).expand([0]).to_event(1)))
+    normal_mean(y)
+
+
+def test_warmup_is_read_pickled_and_printed_and_run_goes_on_from_it_alone():
+    mcmc = mcmc_of(kernel_of(beside_nothing))
+    mcmc.warmup(dpppl.secret_key(), Y)
+    assert mcmc.get_samples(allow_unconverged=True)["mean"].shape == (0,)
+    assert "too short: 1 of 1 (mean)" in mcmc.verdict.line() == pickle.loads(pickle.dumps(mcmc)).verdict.line()
+    mcmc.print_summary()
+    with pytest.raises(ConfigurationError, match="leave init_params out"):
+        mcmc.run(dpppl.secret_key(), Y, init_params={"empty": np.zeros(0), "mean": 3.0})
+    mcmc.run(dpppl.secret_key(), Y)
+    assert accesses(mcmc) == 16 and mcmc.privacy_report().provenance.initial_values == "prior median"
+    assert mcmc.get_samples(allow_unconverged=True)["empty"].shape == (11, 0)
+    mcmc.print_summary()
+    mcmc.post_warmup_state = mcmc.last_state
+    assert mcmc.privacy_plan().provenance.starts[-1] is Start.STATE
+    mcmc.run(dpppl.secret_key(), Y)
+    assert mcmc.privacy_report().provenance.starts[-1] is Start.STATE
+
+
+@pytest.mark.slow
+def test_a_run_from_a_state_has_no_frame():
+    """Of a run that had one, of which velocities are of other coordinates, and of one that searched for its steps."""
+    settings, y = dict(num_samples=200, target_epsilon=2.0, target_delta=1e-5), np.tile(Y, 100)
+    kernels = dpppl.DPSGHMC(beside_nothing), dpppl.DPSGHMC(beside_nothing, clipping_norm=3.0)
+    for kernel in kernels:
+        first, mcmc = mcmc_of(kernel, **settings), mcmc_of(kernels[0], **settings)
+        first.run(dpppl.secret_key(), y)
+        assert first.verdict.by_site["empty"].shape == (0,)
+        mcmc.post_warmup_state = first.last_state
+        plan = mcmc.privacy_plan()
+        mcmc.run(dpppl.secret_key(), y)
+        report = mcmc.privacy_report()
+        assert report.num_accesses == plan.num_accesses == 1 + 200 and report.epsilon == pytest.approx(plan.epsilon)
+        np.testing.assert_allclose(np.mean(mcmc.get_samples(allow_unconverged=True)["mean"]), np.mean(y), atol=0.3)
+    framed = mcmc_of(kernels[0], frame=True, **settings)
+    framed.post_warmup_state = first.last_state
+    with pytest.raises(ConfigurationError, match="frame=True finds the start"):
+        framed.run(dpppl.secret_key(), y)
+    assert not framed.budget.charged
 
 
 @pytest.mark.slow

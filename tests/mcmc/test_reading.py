@@ -144,6 +144,29 @@ def ran(kernel, *args, steps=(300, 600), epsilon=3.0):
     return mcmc
 
 
+NOISY = {
+    "hidden": (dpppl.DPSGLD, {"subsampling": dpppl.Poisson(0.95)}, 1.0, READ),
+    "seen": (dpppl.DPSGLD, {"subsampling": dpppl.Poisson(0.2)}, 1.3, "FullBatch"),
+    "epochs": (dpppl.DPSGHMC, {"subsampling": dpppl.Partition(5)}, 1.0, "FullBatch"),
+    "thermostat": (dpppl.DPSGNHT, {"subsampling": dpppl.Poisson(0.1)}, 1.0, "FullBatch"),
+    "long steps": (dpppl.DPSGLD, {"step_size": 5e-4, "clipping_norm": 4.0}, 1.3, "step_size='matched'"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel, settings, widest, said", NOISY.values(), ids=NOISY)
+def test_sds_that_noise_of_steps_may_widen_are_not_read(kernel, settings, widest, said):
+    """1,000 rows, 120 relaxation times or more. Clipping alone widens sds by a fifth at the norm 2. The largest sd, in units of
+    the exact posterior's, is at least .8 of `widest`."""
+    x = np.random.default_rng(8).standard_normal((1_000, 3)) * [1.0, 0.7, 0.7]
+    y = x.sum(1) + np.random.default_rng(9).standard_normal(1_000)
+    kernel = kernel(weights, **{"clipping_norm": 2.0, "clipping": "centred"} | settings)
+    mcmc = ran(kernel, x, y, steps=(400, 2_000), epsilon=8.0)
+    sds = np.linalg.inv(x.T @ x + np.eye(3)).diagonal() ** 0.5
+    assert np.max(np.std(mcmc.get_samples()["w"], axis=0) / sds) > 0.8 * widest
+    assert set(mcmc.verdict.by_site["w"]) == {READ if said == READ else MEAN} and said in mcmc.verdict.line()
+
+
 @pytest.mark.slow
 def test_a_run_whose_samples_are_the_priors_says_prior(capsys):
     """A norm far below every gradient, half of the rows masked: the posterior is the prior, whatever the data are."""
