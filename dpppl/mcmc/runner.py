@@ -223,7 +223,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
         check_num_data(kernel.num_data, bound.split.num_rows)
-        counted = None if resume is None else self._counted  # of a warmup that has just ended
+        counted = self._counted if resume is self._warmed else None  # of a warmup that has just ended
         if self.sampler.auto_norm:
             with self.budget.one_at_a_time:
                 if self.calibrated_kernel().auto_norm:  # else an earlier run, or another thread, has chosen the norm
@@ -357,7 +357,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
-        if ended.draws:
+        if ended.weights.size:
             print_table(samples, self.get_weights(), prob, words, max_rows)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
