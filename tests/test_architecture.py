@@ -172,7 +172,7 @@ ROOMS = {
     "frame": ("frame", 413, 404),
     "findings": ("findings", 448, 430),
     "report": ("report", 831, 800),
-    "mcmc": ("mcmc", 2_609, 1_400),
+    "mcmc": ("mcmc", 2_602, 1_400),
     "svi": ("svi", 2_496, 1_400),
     "row_statistics": ("row_statistics", 1_978, 700),
     "noise_aware": ("noise_aware", 2_532, 900),
