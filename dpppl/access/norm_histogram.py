@@ -93,12 +93,14 @@ class Norms:
     - **edges** - cell edges, log2 of the norm, (cells + 1,).
     - **mass** - the share of these rows in each cell, (cells,).
     - **error** - sd, in octaves, of the location of the norms; above 1 the noise has drowned the counts.
-    - **share** - these rows as a share of all rows."""
+    - **share** - these rows as a share of all rows.
+    - **unseen** - three sds of a count's noise, as a share of these rows: noise may hide so many, or make them up."""
 
     edges: Array
     mass: Array
     error: float
     share: float = 1.0
+    unseen: float = 0.0
 
     @classmethod
     def fitted(
@@ -135,7 +137,8 @@ class Norms:
         edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)
         information = np.cumsum(mass * np.minimum(scale * 2.0 ** edges[1:], 1.0) ** 2)
         mass = np.where(information > negligible * information[-1], mass, 0.0)
-        return cls(edges, mass / mass.sum(), error, float(min(1.0, mass.sum())))
+        total = float(min(1.0, mass.sum()))
+        return cls(edges, mass / mass.sum(), error, total, 3.0 * noise / max(total, 1e-30))
 
     def quantile(self, probability: float) -> float:
         """The norm that so large a share of the rows is not longer than."""

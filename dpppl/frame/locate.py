@@ -15,6 +15,7 @@ from dpppl.frame.metric import Metric
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel, bind
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.conclusion import staged
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Stage, unsaturated
@@ -37,6 +38,7 @@ FEWEST_STEPS, MOST_LATENTS = 200, 500
 RELAXATIONS = 35.0
 """Relaxation times that samples are to span: privacy moves a mean by .24 posterior sds, and changes a width by an eighth."""
 _MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
+_MOST_SQUARED = 16.0  # squared norms over those of white coordinates; about 7 where counts are overdispersed
 _NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
 
 
@@ -104,7 +106,7 @@ class Locator:
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
-        stage = staged(self.settings, bound, released, made.asker())[0][-1]
+        stage = staged(self.settings, bound, released, made.asker(), Bounds(most_widened=1.0))[0][-1]
         sites = bound.coordinates.shapes
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
@@ -194,12 +196,16 @@ def clipped_at(
     In the metric the posterior's curvature is about 1. So noise of norm C and multipliers s spans 2 k^2 sum(s^-2) / C^2
     relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
     least longer than most scores. All squared norms are d where d coordinates are white: the histogram misses the rest, which
-    is in so few rows that its noise hides them.
+    is in so few rows that its noise hides them. So a tail that noise may have made does not count, nor one of
+    many times as much.
 
     - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
     - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
     mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
-    lengths = np.minimum(norms.middles, norms.high_quantile(_NEARLY_ALL))  # beyond them a fit's tail is a guess
+    believed = min(_NEARLY_ALL, max(_MOST_ROWS, 1.0 - norms.unseen))
+    total = lambda longest: num_rows * norms.share * norms.mean(lambda x: np.minimum(x, longest) ** 2)  # noqa: E731
+    possible = [longest for longest in 2.0**norms.edges if total(longest) <= _MOST_SQUARED * len(metric.centre)]
+    lengths = np.minimum(norms.middles, min([norms.high_quantile(believed), *possible[-1:]]))
     squared = float(norms.mass @ lengths**2)
     kept = lambda norm: float(norms.mass @ (lengths * np.minimum(lengths, norm))) / squared  # noqa: E731
     least, most = norms.quantile(_MOST_ROWS), _MARGIN * norms.high_quantile(_NEARLY_ALL)

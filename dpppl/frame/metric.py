@@ -1,5 +1,6 @@
 """Coordinates in which a posterior is nearly white: where chains move and guides are fitted, once a frame was released."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,7 +90,9 @@ class Metric:
         """The vectors (..., d) of values by site."""
         site, shape = next(iter(self.shapes.items()))
         leading = np.shape(z[site])[: np.ndim(z[site]) - len(shape)]
-        return jnp.concatenate([jnp.reshape(z[site], (*leading, -1)) for site in self.shapes], axis=-1)
+        return jnp.concatenate(
+            [jnp.reshape(z[s], (*leading, math.prod(own))) for s, own in self.shapes.items()], axis=-1
+        )
 
     def split(self, vector: Numbers) -> dict[str, Tree]:
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])

@@ -156,10 +156,14 @@ class DPKernel(Dynamics, MCMCKernel):
             )
         bound = self._last_bound()
         rows, public = bound.split.arrays(model_args, model_kwargs)
-        if self.auto_norm:
-            raise ConfigurationError('clipping_norm="auto" needs dpppl.MCMC, which pays for the histogram of norms.')
+        self.check_norm()
         step = partial(bound.step, rows=of_one_process(rows, "a kernel by itself"), public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
+
+    def check_norm(self) -> None:
+        """Raise ConfigurationError where the norm is still to come from a histogram."""
+        if self.auto_norm:
+            raise ConfigurationError('clipping_norm="auto" needs dpppl.MCMC, which pays for the histogram of norms.')
 
     def postprocess_fn(self, model_args: Tree, model_kwargs: Tree) -> Function:
         """A function from unconstrained latents to constrained ones and deterministic sites that depend on latents only.

@@ -1,6 +1,6 @@
 """The bounds of a row's score and curvature: given by the user, or chosen from private histograms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +22,12 @@ _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: th
 class Bounds:
     """Bounds of a row in u. None: chosen from private histograms.
 
-    - **norm**, **curvature** - of a score, and of a row's curvature."""
+    - **norm**, **curvature** - of a score, and of a row's curvature.
+    - **most_widened** - by how much bounds that clip fewer rows may widen the posterior."""
 
     norm: float | None = None
     curvature: float | None = None
+    most_widened: float = field(default=MOST_WIDENED, repr=False)
 
 
 class Expected(NamedTuple):
@@ -53,7 +55,7 @@ def found_bounds(
     noise = sigma[Kind.BIN]
     norms = Norms.fitted(ask(Kind.BIN, at._replace(of_curvature=False), noise), noise, num_rows)
     informed = max(1.0, norms.share * num_rows)
-    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows)
+    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows, bounds.most_widened)
     counts = ask(Kind.BIN, at._replace(norm=norm, of_curvature=True), noise)
     lengths = Norms.fitted(counts, noise, num_rows, _EXPECTED)
     entries = len(at.point) * at.basis.roots.shape[1]
@@ -61,17 +63,24 @@ def found_bounds(
     bound = bounds.curvature or norm**2 * lengths.quantile(float(np.clip(1.0 - affordable, _PARTS[0], most)))
     widest = bound
     if expected.curvature is not None:
-        # The largest one under which rows' curvature is at most `MOST_WIDENED` times as large as what is released of it.
+        # The largest one under which rows' curvature is at most `most_widened` times as large as what is released of it.
         kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
         candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
-        widest = norm**2 * float(max(b for b in candidates if kept(b) <= MOST_WIDENED * kept(bound / norm**2)))
+        widest = norm**2 * float(max(b for b in candidates if kept(b) <= bounds.most_widened * kept(bound / norm**2)))
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
 
 
-def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
+def chosen_norm(
+    norms: Norms,
+    noise_std: float,
+    expected: Expected,
+    informed: float,
+    num_rows: int,
+    most_widened: float = MOST_WIDENED,
+) -> float:
     """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
-    directions, by at most `MOST_WIDENED`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
+    directions, by at most `most_widened`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
     estimates by several sds. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
@@ -92,4 +101,4 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     share = prior / (prior + variance)  # of the prior's variance, what is learned
     least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
     wider = np.average(np.log(variance / variance[:, least, None]), axis=0, weights=share[:, least]) / 2.0
-    return float(candidates[np.flatnonzero((wider <= np.log(MOST_WIDENED)) & (candidates <= _HIDDEN * longest))[-1]])
+    return float(candidates[np.flatnonzero((wider <= np.log(most_widened)) & (candidates <= _HIDDEN * longest))[-1]])

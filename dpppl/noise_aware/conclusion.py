@@ -11,6 +11,7 @@ from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
@@ -35,10 +36,12 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
             print(f"{word}: {shown}")
 
 
-def staged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask) -> Outcome:
-    """The stages of a run and its scalars: see `run_recipe`."""
+def staged(
+    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask, bounds: Bounds | None = None
+) -> Outcome:
+    """The stages of a run and its scalars: see `run_recipe`. `bounds`: in place of those of the settings."""
     plan = settings.plan_for(bound.coordinates.dimension)
-    arguments = releases.scale, releases.prior, settings.bounds, bound.split.num_rows, bound.responses.redrawn
+    arguments = releases.scale, releases.prior, bounds or settings.bounds, bound.split.num_rows, bound.responses.redrawn
     return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
 
 

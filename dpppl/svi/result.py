@@ -178,7 +178,9 @@ class SVIResult:
 
         def draws(rng_key: jax.Array, params: Tree, public: Tree) -> dict[str, jax.Array]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
-                return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
+                # NumPyro's AutoDelta hands raw key data to `seed`, which takes those of threefry.
+                key = keys.threefry(rng_key) if isinstance(self.guide, autoguide.AutoDelta) else rng_key
+                return dict(self.guide.sample_posterior(key, params, sample_shape=(num_samples,)))
             return objective.sample(params, rng_key, num_samples, public)
 
         with TRACING:

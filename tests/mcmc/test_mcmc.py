@@ -215,6 +215,10 @@ def test_a_run_from_a_state_has_no_frame():
     with pytest.raises(ConfigurationError, match="frame=True finds the start"):
         framed.run(dpppl.secret_key(), y)
     assert not framed.budget.charged
+    framed.post_warmup_state = None
+    framed.warmup(dpppl.secret_key(), y)  # of which no state is collected
+    framed.run(dpppl.secret_key(), y)
+    assert framed.get_samples(allow_unconverged=True)["mean"].shape == (200,)
 
 
 @pytest.mark.slow
