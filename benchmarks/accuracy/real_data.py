@@ -340,7 +340,8 @@ def readable(verdict, names):
     words = {site: np.ravel(own).astype(str) for site, own in verdict.by_site.items()}
     if isinstance(verdict, dpppl.mcmc.verdict.Reading):  # which refuses elements
         return np.array([words[name.split("[")[0]][int(name.split("[")[1][:-1])] == "read" for name in names])
-    is_hidden = lambda site, i: site in words and words[site][i] == "hidden by noise"  # noqa: E731
+    held_back = ("hidden by noise", "read the mean only")
+    is_hidden = lambda site, i: site in words and words[site][i] in held_back  # noqa: E731
     places = [(name.split("[")[0], int(name.split("[")[1][:-1])) for name in names]
     return np.array([not verdict.refusals and not is_hidden(*place) for place in places])
 
