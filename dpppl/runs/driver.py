@@ -217,6 +217,8 @@ def _chunks(
     progress = Progress(0, 0, groups[0], [])
     if checkpoint is not None:
         progress = checkpoint.begun(program.outputs[1], groups, finished)
+        if not checkpoint.resumed:  # a run that is killed in its first chunk goes on, too
+            checkpoint.write(jax.tree.leaves(progress.state))
     bar.unpause()
     bar.set_description(plan.describe(0))
     for group in range(len(groups)):
