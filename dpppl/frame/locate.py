@@ -40,6 +40,8 @@ RELAXATIONS = 35.0
 _MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
 _MOST_SQUARED = 16.0  # squared norms over those of white coordinates; about 7 where counts are overdispersed
 _NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
+_NEGLIGIBLE = 0.1
+"""Posterior sds that clipping may move a frame by: the run's own gradients, whose clipping is their own, replace those of a frame."""
 
 
 def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
@@ -106,7 +108,7 @@ class Locator:
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
-        stage = staged(self.settings, bound, released, made.asker(), Bounds(most_widened=1.0))[0][-1]
+        stage = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))[0][-1]
         sites = bound.coordinates.shapes
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])

@@ -23,11 +23,11 @@ class Bounds:
     """Bounds of a row in u. None: chosen from private histograms.
 
     - **norm**, **curvature** - of a score, and of a row's curvature.
-    - **most_widened** - by how much bounds that clip fewer rows may widen the posterior."""
+    - **negligible** - posterior sds that clipping may move an estimate by, as the histogram has it, and be worth no noise."""
 
     norm: float | None = None
     curvature: float | None = None
-    most_widened: float = field(default=MOST_WIDENED, repr=False)
+    negligible: float = field(default=0.0, repr=False)
 
 
 class Expected(NamedTuple):
@@ -55,7 +55,7 @@ def found_bounds(
     noise = sigma[Kind.BIN]
     norms = Norms.fitted(ask(Kind.BIN, at._replace(of_curvature=False), noise), noise, num_rows)
     informed = max(1.0, norms.share * num_rows)
-    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows, bounds.most_widened)
+    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows, bounds.negligible)
     counts = ask(Kind.BIN, at._replace(norm=norm, of_curvature=True), noise)
     lengths = Norms.fitted(counts, noise, num_rows, _EXPECTED)
     entries = len(at.point) * at.basis.roots.shape[1]
@@ -63,25 +63,21 @@ def found_bounds(
     bound = bounds.curvature or norm**2 * lengths.quantile(float(np.clip(1.0 - affordable, _PARTS[0], most)))
     widest = bound
     if expected.curvature is not None:
-        # The largest one under which rows' curvature is at most `most_widened` times as large as what is released of it.
+        # The largest one under which rows' curvature is at most `MOST_WIDENED` times as large as what is released of it.
         kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
         candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
-        widest = norm**2 * float(max(b for b in candidates if kept(b) <= bounds.most_widened * kept(bound / norm**2)))
+        widest = norm**2 * float(max(b for b in candidates if kept(b) <= MOST_WIDENED * kept(bound / norm**2)))
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
 
 
 def chosen_norm(
-    norms: Norms,
-    noise_std: float,
-    expected: Expected,
-    informed: float,
-    num_rows: int,
-    most_widened: float = MOST_WIDENED,
+    norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int, negligible: float = 0.0
 ) -> float:
     """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
-    directions, by at most `most_widened`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
-    estimates by several sds. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
+    directions, by at most `MOST_WIDENED`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
+    estimates by several sds; no longer than where clipping moves estimates by a `negligible` number of sds. `informed`: how many
+    of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
@@ -101,4 +97,7 @@ def chosen_norm(
     share = prior / (prior + variance)  # of the prior's variance, what is learned
     least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
     wider = np.average(np.log(variance / variance[:, least, None]), axis=0, weights=share[:, least]) / 2.0
-    return float(candidates[np.flatnonzero((wider <= np.log(most_widened)) & (candidates <= _HIDDEN * longest))[-1]])
+    longer = np.maximum(norms.middles - candidates[:, None], 0.0) @ norms.mass
+    moved = np.sqrt(np.mean(share / variance * (informed * longer / (known * kept)) ** 2, axis=0))
+    cheap = np.flatnonzero((wider <= np.log(MOST_WIDENED)) & (candidates <= _HIDDEN * longest))
+    return float(candidates[min(cheap[-1], max([least, *cheap[moved[cheap] >= negligible]]))])
