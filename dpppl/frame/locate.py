@@ -41,7 +41,7 @@ _MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
 _MOST_SQUARED = 16.0  # squared norms over those of white coordinates; about 7 where counts are overdispersed
 _NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
 _NEGLIGIBLE = 0.1
-"""Posterior sds that clipping may move a frame by: the run's own gradients, whose clipping is their own, replace those of a frame."""
+"""Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 
 
 def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
