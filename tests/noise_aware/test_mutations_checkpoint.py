@@ -12,7 +12,7 @@ bug = functools.partial(Mutation, arguments=("tmp_path", "monkeypatch", "claimed
 MUTATIONS = [
     bug("accesses are charged as if each were the first", ASKED, "self.before(done + repeats)", "self.before(repeats)", GOES_ON),
     bug("what is replayed is asked again", ASKED, "if place < len(kept):", "if False:", GOES_ON),
-    bug("a resumed run counts beside itself", RUN, "self._charge(dimension, run.run_id)", "self._charge(dimension)", GOES_ON),
+    bug("a resumed run counts beside itself", RUN, "bound.split.num_rows, run.run_id)", "bound.split.num_rows)", GOES_ON),
     bug("the file stays", RUN, 'opened.processes.enter("end", run.forget)', "pass", GOES_ON),
     bug("rows may be others", RUN, "placing.contents(rows)", "0", REFUSED),
     bug("the prior may be another", RUN, "public, prior, settings", "public, settings", REFUSED),
