@@ -161,17 +161,17 @@ def test_no_files_import_each_other_in_a_circle():
 
 ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 712, 600),
-    "privacy": ("accounting ledger", 3_711, 3_000),
-    "randomness": ("randomness subsampling", 1_112, 1_100),
+    "privacy": ("accounting ledger", 3_727, 3_000),
+    "randomness": ("randomness subsampling", 1_122, 1_100),
     "data": ("data", 1_585, 900),
-    "model": ("model", 4_430, 2_700),
+    "model": ("model", 4_462, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
-    "access": ("access row_program", 3_256, 1_700),
-    "session": ("runs processes", 2_554, 1_500),
-    "likelihood": ("likelihood", 413, 400),
-    "frame": ("frame", 424, 404),
-    "findings": ("findings", 448, 430),
-    "report": ("report", 831, 800),
+    "access": ("access row_program", 3_288, 1_700),
+    "session": ("runs processes", 2_583, 1_500),
+    "likelihood": ("likelihood", 417, 400),
+    "frame": ("frame", 432, 404),
+    "findings": ("findings", 456, 430),
+    "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_606, 1_400),
     "svi": ("svi", 2_498, 1_400),
     "row_statistics": ("row_statistics", 1_982, 700),
@@ -420,3 +420,38 @@ def test_each_parameter_of_a_public_function_is_a_bullet():
 def test_the_page_names_files_that_exist():
     names = set(re.findall(r"`([\w/]+\.py)`", (PACKAGE.parent / "docs/architecture.md").read_text()))
     assert "access/clipping.py" in names and not [name for name in names if not (PACKAGE / name).exists()]
+
+
+def on_page(page):
+    """Modules that the page's list names, one a line, under the folders that they are in."""
+    folders = []
+    for line in page.split("```")[1].splitlines()[2:]:
+        depth, first = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        if depth == 0:  # folders outside of the package
+            return
+        if first.endswith("/"):
+            folders[depth - 1 :] = [first[:-1]]
+        elif first.endswith(".py"):
+            yield ".".join(["dpppl", *folders[: depth - 1], first[:-3]])
+
+
+def not_named_once(sources, page):
+    """Files that neither the list of their folder's `__init__` nor the page's list names, or both."""
+    listed = set(on_page(page))
+    for module in sources:
+        folder, _, name = module.rpartition(".")
+        words = ast.get_docstring(ast.parse(sources.get(f"{folder}.__init__", "")), clean=False) or ""
+        in_room = re.search(rf"^    {name} +\S", words, re.MULTILINE)
+        if name != "__init__" and (in_room is None) == (module not in listed):
+            yield module
+
+
+def test_each_file_is_named_once_with_its_purpose():
+    """A room names its files in its `__init__`, in reading order, or the page does."""
+    page = (PACKAGE.parent / "docs/architecture.md").read_text()
+    sources = {module: path.read_text() for path, module in modules()}
+    assert not list(not_named_once(sources, page)) and not set(on_page(page)) - set(sources)
+    made_up = dict.fromkeys(("dpppl.a.one", "dpppl.a.two", "dpppl.a.three", "dpppl.b.one"), "")
+    made_up["dpppl.a.__init__"] = '"""A room.\n\n    one  a word\n    two  another\n"""'
+    page = "```\ndpppl/\n  a/\n    two.py  again\n  b/  a room\n    one.py\n```"
+    assert list(not_named_once(made_up, page)) == ["dpppl.a.two", "dpppl.a.three"]

@@ -1,0 +1,12 @@
+"""Words and numbers about a run, in reading order.
+
+`runs.private_runner.Facts.report` fills a PrivacyReport; `report.PrivacyReport.rows` names its lines; `render` formats them.
+
+    version         the version of the package
+    provenance      where keys and starting values come from, and how far a run got
+    risk            limits on attacks: the headline, mu, error rates
+    render          the report as text and as a notebook's cell
+    report          PrivacyReport: a core, and the details of a method
+    inference_data  ArviZ's InferenceData, without groups that hold private rows
+    to_arviz        samples and report for ArviZ
+"""
