@@ -1,5 +1,6 @@
 """Parameters of a guide that start at a frame and move in its metric; the guide and its parameters stay the user's."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from dpppl.types import BySite, Distribution, Foreign, Function, Tree
 BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 TOGETHER = (autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 _FIRST, _MOST, _SPREADS = 0.2, 0.5, 0.3
+_MARK = "frame"
 
 
 NAMES = "a guide that is " + ", ".join(kind.__name__ for kind in (*BY_SITE, *TOGETHER))
@@ -81,6 +83,11 @@ class Movement:
         return found
 
 
+def mark_of(optim_state: Tree) -> float | None:
+    """`MovedOptimizer.mark` of an optimiser's state; None of another's."""
+    return float(optim_state[1][_MARK]) if isinstance(optim_state[1], dict) and _MARK in optim_state[1] else None
+
+
 class MovedOptimizer(_NumPyroOptim):
     """Gradient steps in the parameters of the guide of u, in which the ELBO's curvature is about 1 wherever the frame is right.
 
@@ -89,7 +96,8 @@ class MovedOptimizer(_NumPyroOptim):
     than noisy gradients do, move by .3 of that. Its pickle holds the two arguments.
 
     - **num_steps** - length of the run.
-    - **movement** - from these to the guide's own parameters."""
+    - **movement** - from these to the guide's own parameters.
+    - **mark** - of the frame, in its states: those of another frame have other parameters."""
 
     def __init__(self, num_steps: int, movement: Movement) -> None:
         def update(number: Tree, gradients: Tree, psi: Tree) -> Tree:
@@ -97,9 +105,14 @@ class MovedOptimizer(_NumPyroOptim):
             _, pullback = jax.vjp(movement.outside, psi)
             sizes = {name: size * (1.0 if name in movement.metric.shapes else _SPREADS) for name in psi}
             moved = pullback(gradients)[0]
-            return {name: psi[name] - jnp.clip(sizes[name] * moved[name], -_MOST, _MOST) for name in psi}
+            return {name: psi[name] - jnp.clip(sizes[name] * moved[name], -_MOST, _MOST) for name in psi} | {
+                _MARK: psi[_MARK]
+            }
 
-        super().__init__(lambda: (movement.inside, update, movement.outside))
+        metric = movement.metric
+        digest = hashlib.sha256(metric.centre.tobytes() + metric.root.tobytes()).digest()
+        self.mark = float(int.from_bytes(digest[:3], "big"))
+        super().__init__(lambda: (lambda phi: movement.inside(phi) | {_MARK: self.mark}, update, movement.outside))
         self.num_steps, self.movement = num_steps, movement
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -80,7 +80,7 @@ class SVIByHand(SVISettings):
         transformations (use `run`), with a Partition, and where a target sets the budget. After an error nothing was accessed
         or charged."""
         objective, noise = self.objective(), self.fixed_noise()
-        check_state(state, "update(state): state")
+        check_state(state, "update(state): state", self.optim)
         if isinstance(self.mechanism.subsampling, Partition):
             raise ConfigurationError(
                 "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "

@@ -127,7 +127,7 @@ class SVI(SVIByHand):
         if isinstance(state, SVIResult):
             raise ConfigurationError("get_params takes a state; result.params are the parameters of a result.")
         objective = self.objective()
-        check_state(state, "get_params(state): state")
+        check_state(state, "get_params(state): state", self.optim)
         with TRACING:
             return self._params(objective, state.optim_state)(state.optim_state)
 
@@ -167,7 +167,9 @@ class SVI(SVIByHand):
             # A stream of its own: whatever else is made from this key has other noise.
             objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
             check_num_data(self.num_data, objective.split.num_rows)
-            state = state if init_state is None else continued(init_state, state)
+            if init_state is not None:
+                check_state(init_state, "init_state", self.optim)
+                state = continued(init_state, state)
             *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
             located = None
             if len(histogram) > 1 and init_state is None and init_params is None:

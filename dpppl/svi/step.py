@@ -13,6 +13,7 @@ from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
+from dpppl.frame.guides import mark_of
 from dpppl.randomness import keys
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
@@ -65,17 +66,21 @@ def svi_step(
     return SVIState(state.i + 1, optim_state, norm, state.rng_key), (direction, shares)
 
 
-def check_state(state: Tree, name: str) -> None:
-    """Raise ConfigurationError unless `state` is a state; `name` names the argument."""
+def check_state(state: Tree, name: str, optim: Foreign = None) -> None:
+    """Raise ConfigurationError unless `state` is a state, and where the optimiser is given, of its frame; `name` names the
+    argument."""
     if not isinstance(state, SVIState):
         raise ConfigurationError(
             f"{name} is a {type(state).__name__}; give a state that svi.init or svi.update returned, or result.state."
+        )
+    if optim is not None and mark_of(state.optim_state) != getattr(optim, "mark", None):
+        raise ConfigurationError(
+            f"{name} is of another frame, or of none: use it with the SVI that made it, which pickles."
         )
 
 
 def continued(before: SVIState, fresh: SVIState) -> SVIState:
     """A state that was returned, with the key of a fresh one. Raises ConfigurationError where they do not fit."""
-    check_state(before, "init_state")
     shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
     if shapes(before.optim_state) != shapes(fresh.optim_state):
         raise ConfigurationError("init_state does not fit this model, guide and optimiser.")

@@ -1,6 +1,7 @@
 """Runs that start at a frame: its coordinates, what it costs, what is refused, and that the posterior is right."""
 
 import json
+import pickle
 from dataclasses import replace
 from functools import partial
 
@@ -275,6 +276,22 @@ def test_rare_events_are_not_read_by_default(make):
         else:
             verdict = run.run(key, 400, x, y, progress_bar=False).verdict
             assert verdict.doubts or verdict.refusals
+
+
+@pytest.mark.slow
+def test_a_state_is_used_in_its_own_frame():
+    """Two objects of equal settings have frames of their own, and one that has not run has none."""
+    first, other, new = (svi_of(frame=None, reserve=0.3) for _ in range(3))
+    states = [svi.run(key_of(i), 200, *data(), progress_bar=False).state for i, svi in enumerate((first, other))]
+    for svi, state in ((first, states[1]), (new, states[0])):
+        with pytest.raises(ConfigurationError, match="of another frame, or of none"):
+            svi.run(key_of(7), 3, *data(), progress_bar=False, init_state=state)
+    with pytest.raises(ConfigurationError, match="of another frame, or of none"):
+        first.get_params(states[1])
+    with pytest.warns(dpppl.PrivacyWarning):
+        again = pickle.loads(pickle.dumps(first))
+    for name, value in first.get_params(states[0]).items():
+        np.testing.assert_array_equal(value, again.get_params(states[0])[name])
 
 
 def shares(y):
