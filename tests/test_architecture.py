@@ -172,10 +172,10 @@ ROOMS = {
     "frame": ("frame", 445, 404),
     "findings": ("findings", 456, 430),
     "report": ("report", 843, 800),
-    "mcmc": ("mcmc", 2_606, 1_400),
-    "svi": ("svi", 2_505, 1_400),
-    "row_statistics": ("row_statistics", 1_982, 700),
-    "noise_aware": ("noise_aware", 2_543, 900),
+    "mcmc": ("mcmc", 2_612, 1_400),
+    "svi": ("svi", 2_508, 1_400),
+    "row_statistics": ("row_statistics", 1_985, 700),
+    "noise_aware": ("noise_aware", 2_546, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -4,11 +4,11 @@ A run (`runner.MCMC.run`), in outline; each step is one charged access to rows:
 
     bind the kernel to the model: what a row's log likelihood is, from shapes alone                  (kernel, bound)
     where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm   (norms)
-    draw first states; rehearse the chain on prior and noise alone                                   (chains, rehearsal)
-    in the first part of the warmup, measure the curvature, which bounds the steps                   (step_search)
+    draw first states; rehearse the chain on prior and noise alone, before its steps are charged     (chains, rehearsal)
+    with matched steps and no frame: measure the curvature in the first part of the warmup           (step_search)
     step: ask for the noisy sum of clipped gradients, and move; the noise is the sampler's own       (bound, langevin)
     measure the releases: which elements have arrived, whether steps were short enough               (measured)
-    say which elements may be read                                                                   (verdict)
+    when it is asked for: say which elements may be read                                             (verdict)
 
 Letters: z latents, unconstrained; u the coordinates in which a chain moves and gradients are clipped; h the step size; C the
 clipping norm; s the sd of a step's one Gaussian draw, s = h C (noise multiplier) / rate; v, p velocity and momentum.
@@ -17,7 +17,6 @@ A step.
     step_search   how long steps may be, from gradients that are released anyway
     dynamics      the state of a chain; settings of a kernel, and step sizes, noise and cost that follow
     bound         a kernel with a model's arguments: first states, one step
-    details       the report's lines about chains
     kernel        NumPyro's calling convention
     langevin      DPSGLD, DPSGHMC, DPSGNHT
 
@@ -28,6 +27,7 @@ A run.
     measured      numbers on what was released
     verdict       which elements of each site may be read
     outcome       samples, weights, verdict; a table
+    details       the report's lines about chains
     settings      arguments, checked
     runner        NumPyro's calls
 """

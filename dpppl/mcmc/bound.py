@@ -106,7 +106,7 @@ class BoundKernel:
             gradient, state = self._gradient(state, position, rows, public, noise_multiplier)
             return self._moved(state, position, gradient, planned)
         search, searching = state.search, state.i < state.search.until
-        step_size = jnp.minimum(planned, kernel.longest_step(search.bound))
+        step_size = jnp.minimum(planned, kernel.longest_step(search.steepest))
         own_noise = jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))  # never less than was charged
         std = noise_multiplier * kernel.mechanism.noise_scale / kernel.mechanism.subsampling.rate
         hidden = 0.25 * std**2 / kernel.temperature

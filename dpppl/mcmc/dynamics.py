@@ -225,9 +225,9 @@ class Dynamics(Fixed, ABC):
 
     def longest_steps(self, search: Search | None) -> np.ndarray:
         """The longest step size of each chain after its search, infinity where there was none; (chains,)."""
-        bound = np.atleast_1d(0.0 if search is None else np.asarray(search.bound, np.float64))
+        steepest = np.atleast_1d(0.0 if search is None else np.asarray(search.steepest, np.float64))
         with np.errstate(divide="ignore"):
-            return np.asarray(self.longest_step(bound))
+            return np.asarray(self.longest_step(steepest))
 
     def total_time(self, count: int, longest: float = np.inf) -> float:
         """Diffusion time of the first steps of a chain, with the longest step size that a search allows."""

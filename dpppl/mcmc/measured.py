@@ -42,17 +42,17 @@ class Noise:
     heat: float = 1.0
 
 
-def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
+def noise_of(bound: BoundKernel, first_kept: int, draws: int, thinning: int, longest: Array) -> Noise:
     """The noise of a run.
 
-    - **first** - number of the first step that was collected.
+    - **first_kept** - number of the first step that was collected.
     - **draws** - collected states of each chain.
     - **longest** - longest step size of each chain after its search, (chains,)."""
     kernel = bound.kernel
     moves, ways, frictions, most, heat = [], [], [], 1.0, 0.0
     rate = kernel.mechanism.subsampling.rate
     for step_size in longest:
-        step_sizes, multipliers = kernel.shortened_schedule(first, draws * thinning, step_size)
+        step_sizes, multipliers = kernel.shortened_schedule(first_kept, draws * thinning, step_size)
         std = kernel.noise_std(step_sizes, multipliers)
         friction = kernel.friction_at(std)
         way = 2.0 * kernel.temperature_at(step_sizes, std) * kernel.diffusion_time(step_sizes, std)
@@ -214,17 +214,19 @@ class Measured:
         return self.clipped is not None and self.clipped.is_biased
 
 
-def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thinning: int) -> tuple[Measured, Arrival]:
+def measure(
+    bound: BoundKernel, states: Tree, collected: BySite, first_kept: int, thinning: int
+) -> tuple[Measured, Arrival]:
     """Measurements of a run, and which elements have arrived.
 
     - **collected** - fields of the states, leaves (chains, draws, ...), by name.
-    - **first** - number of the first step that was collected.
+    - **first_kept** - number of the first step that was collected.
     - **thinning** - steps from one collected state to the next."""
     kernel = bound.kernel
     longest_steps = kernel.longest_steps(states.search)
     middle = bound.coordinates(collected["midpoint"])
     chains, draws = np.shape(next(iter(middle.values())))[:2]
-    longest = min(float(longest_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
+    longest = min(float(longest_steps.min()), float(kernel.schedule(first_kept, max(1, draws * thinning))[0].max()))
     sums, clipped, counted = collected.get("clipped"), None, None
     if sums is not None and draws > 1:
         counts, error = mean_counts(sums, thinning)
@@ -233,7 +235,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
     if not draws:
         return measured, Arrival()
     positions = bound.coordinates(collected.get("z", collected["midpoint"]))
-    noise = noise_of(bound, first, draws, thinning, np.broadcast_to(longest_steps, chains))
+    noise = noise_of(bound, first_kept, draws, thinning, np.broadcast_to(longest_steps, chains))
     arrival = Arrival.of(middle, positions, noise) if "z" in collected and draws > 2 else Arrival()
     if kernel.metric is not None and arrival.held:  # from its coordinates to the latents
         still, held = ({s: ~x for s, x in arrival.moving.items()}, arrival.held)

@@ -28,14 +28,14 @@ def with_norm_for(kernel: DPKernel, chains: Chains, norms: Norms, scale: float) 
     else:
         time = kernel.total_time(chains.call.first + chains.call.num_steps)
         affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
-        norm = chosen_norm(norms, isinstance(kernel.mechanism.clipping, Centred), affordable)
+        norm = norm_of_quantile(norms, isinstance(kernel.mechanism.clipping, Centred), affordable)
     step_size = kernel.with_norm(norm).step_size
     assert isinstance(step_size, float)
     too_long = step_size / float(kernel.longest_step(scale**-2.0))  # steps fall as norm^-2
     return kernel.with_norm(float(f"{norm * max(1.0, too_long) ** 0.5:.4g}"))
 
 
-def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
+def norm_of_quantile(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
     """A norm that few rows exceed, to four digits: 1.25 times the .99 quantile.
 
     Centred clipping has no bias, but loses information in clipped rows. It takes the `affordable_norm`, at most four times the
@@ -44,7 +44,7 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     >>> from dpppl.access.norm_histogram import SIZE
     >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
-    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
+    >>> norm_of_quantile(norms, is_centred=False), norm_of_quantile(norms, is_centred=True), norm_of_quantile(norms, True, 3.2)
     (4.601, 2.414, 3.2)"""
     norm = MARGIN * norms.high_quantile(QUANTILE)
     if is_centred:

@@ -1,4 +1,7 @@
-"""A rehearsal of a chain without rows: on the prior and the noise alone, before anything is charged."""
+"""A rehearsal of a chain without rows: on the prior and the noise alone, before any step is charged.
+
+The frame and the histogram of an automatic norm, on which the length of steps depends, are charged by then.
+"""
 
 import jax
 import numpy as np

@@ -59,7 +59,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     - **frame** - whether to spend 16 % of the cost on where the posterior is and how wide, by the accesses of `dpppl.NoiseAware`:
       chains start there, and move in coordinates in which the posterior is nearly white. Norm and steps follow from it. None: a
       frame where target_epsilon is given, the kernel's norm, start and step are its defaults, the chain has 200 steps or more,
-      and the model at most 500 latents of which 200 numbers enter the likelihood.
+      and the model at most 500 latents, and at most 200 coordinates of the likelihood.
     - **print_cost** - print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are sharded; rows that are sharded
       already stay as they lie.
@@ -67,7 +67,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples, states,
     extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values. After `run` the
     object keeps no reference to an array argument, and returned states hold no key. Raises ConfigurationError or
-    BudgetExceededError before any data are touched and before anything is charged.
+    BudgetExceededError before any data are touched and before anything is charged. A chain that explodes on the prior alone is
+    refused before its steps are charged; with `clipping_norm="auto"` frame and histogram are charged by then.
 
     >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> def model(y):
@@ -198,8 +199,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm from
-          a histogram is that of the first run; rows are counted in each.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. Later runs
+          keep the norm of the first histogram; their steps count rows that are clipped or do not inform the posterior.
         - **extra_fields** - names of fields of the state, but not the key.
         - **init_params** - unconstrained starting values by site, with a leading axis of chains if there are several."""
         resume, kept = self._warmup_state, self.num_samples // self.thinning

@@ -40,7 +40,7 @@ class Search(NamedTuple):
     variance: jax.Array
 
     @property
-    def bound(self) -> jax.Array:
+    def steepest(self) -> jax.Array:
         """The largest curvature, one sd above what was measured; 0 before."""
         return jnp.abs(self.curvature) + jnp.sqrt(self.variance)
 
@@ -90,7 +90,7 @@ def after(
         curvature=search.curvature + gain * (_dot(u, product) - search.curvature),
         variance=gain * noise,
     )
-    step_size = largest_step(measured.bound) * (measured.count > _FIRST)
+    step_size = largest_step(measured.steepest) * (measured.count > _FIRST)
     move = jax.tree.map(lambda first, other: 0.5 * step_size * (first + other), search.gradient, gradient)
     shorter = jnp.minimum(1.0, _REACH / jnp.maximum(length_of(move), 1e-30))
     moved = jax.tree.map(lambda x, m: jnp.where(second, x + shorter * m, x), position, move)
@@ -106,7 +106,7 @@ def _direction(search: Search) -> Tree:
 
 def _reach(search: Search, hidden: Scalar) -> jax.Array:
     """r: about two sds of a posterior of the curvature that is thought to be there."""
-    curvature = jnp.where(search.count == 0, hidden, search.bound)
+    curvature = jnp.where(search.count == 0, hidden, search.steepest)
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))
 
 

@@ -1,10 +1,13 @@
-"""`dpppl.NoiseAware`, in reading order. A run (`recipe.run_recipe`) in outline; each `ask` is a charged access to all rows:
+"""`dpppl.NoiseAware`, in reading order. A run (`runner.NoiseAware.run`) in outline; all accesses are to all rows, charged before.
+`recipe.run_recipe` asks for the releases; `conclusion.concluded` makes draws and a verdict of them:
 
+    but for wide models: ask for 12 curvatures at the prior mean, which find the units of columns
     for each stage:
         choose coordinates u in which the posterior is nearly white, from what the stage before released    (row_statistics.basis)
         where the plan says so: ask for histograms of scores' and curvatures' lengths; from these, bounds   (bounds)
         ask for the curvature and the variance of scores                                                    (curvature)
-        40 times: ask for a gradient, and move to the posterior mean given all releases of the stage        (surrogate)
+        ask once for 40 gradients; one program moves between them to the posterior mean given all releases
+            of the stage                                          (gains: surrogate; moves: row_statistics.walk)
     ask for the curvature where the last stage arrived, for sizes, sides and scalars                        (sides)
     draw from the exact prior times a normal likelihood of the mean gradient                                (mixture, posterior)
     say whether the draws may be read                                                                       (verdict)

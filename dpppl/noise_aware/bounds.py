@@ -13,7 +13,7 @@ from dpppl.row_statistics.plan import Noises
 MOST_WIDENED = 1.1  # by how much bounds that clip fewer rows may widen a posterior
 _EARLY = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 _UNSEEN = 3.0  # rows beyond a quantile are believed if they are more than so many sds of a count's noise
-_HIDDEN = 4.0  # how many times as long as believed rows those may be that the noise of counts hides
+_HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
 

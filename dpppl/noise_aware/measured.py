@@ -158,7 +158,7 @@ class Measured(Fit):
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
             **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
-            hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.curvature,
+            hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.released_part,
             arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
             sides=() if last.sides is None else last.sides.named(names), pull=Pull.of(last, prior, names),

@@ -127,7 +127,7 @@ def run_recipe(
             values = ask(Kind.CURVATURE, at, closing[Kind.CURVATURE])
             here = here.combined(ReleasedCurvature.of(values, closing[Kind.CURVATURE], at, most_scores))
             curvature = here.posterior(basis, covariance, _LAST_DRAWS, centre)
-        law = curvature.averaged(redrawn, count, added)
+        law = curvature.averaged(redrawn, count, added)  # with the variance of the mean of `count` gradients
         surrogate = _surrogate(here, law, basis, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
             sizes = ask(Kind.SIZES, at._replace(halfway=(prior.mean + point) / 2.0), closing[Kind.SIZES])
@@ -141,11 +141,11 @@ def run_recipe(
         degrees = dimension * (late - 1)
         scatter = float((residual**2).sum() / ((std**2 + (redrawn + added) * own) * degrees))
         means, spreads = surrogate.posteriors(covariance)
-        mean_u, spread = moments(means, spreads)
-        belief = Known(prior.mean + basis.to_latents(mean_u), basis.variances(spread))
+        posterior_u, spread = moments(means, spreads)
+        belief = Known(prior.mean + basis.to_latents(posterior_u), basis.variances(spread))
         stages.append(Stage(
             at.norm, at.curvature_bound, surrogate, belief, basis.covariance_of_latents(spread), scatter, degrees,
-            excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
+            excess=excess_of(surrogate, covariance, posterior_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
             dispersion=dispersion(here.score_variance, here.score_variance_std, curvature.mean), cut=cut,
         ))  # fmt: skip

@@ -1,7 +1,8 @@
 """Statistics that a row releases for `dpppl.NoiseAware`: its score and its curvature, in reading order.
 
-Letters: d coordinates z are whitened to u, in k blocks of b; psi is a row's clipped, centred score, A its curvature; w and v are
-the weights of a row whose A is longer than the bound, in curvatures and in gradients. A norm bounds scores, a bound curvatures.
+Letters: d coordinates z are whitened to u, in k blocks of b; psi is a row's clipped, centred score, A its curvature. A
+norm bounds scores, a bound curvatures: where A is longer, w shortens the row's curvature and v its score. Both also hold the
+survey weight of the row.
 
     matrices      roots, eigenvalues and isometric coordinates of symmetric matrices
     basis         the whitened coordinates u; of wide models in blocks
@@ -10,9 +11,9 @@ the weights of a row whose A is longer than the bound, in curvatures and in grad
     accesses      kinds of accesses, what each releases, and its arguments
     plan          the accesses of a run, and the share of the cost of each
     weights       survey weights
-    statistics    what an access asks of a row: score, curvature, bins, sizes, sides
+    fit           the numbers that the access "scalars" releases: how well a row fits; what their sums over rows say
+    statistics    what an access asks of a row: score, curvature, bins, sizes, sides, scalars
     shared_law    the same where all rows have one law, from one table
-    fit           how well a row fits, and what the sums over rows say of it
     joint         all kinds of accesses as one program
     releases      accesses as programs, proved and charged; all that a run has released
 """

@@ -96,6 +96,7 @@ def coordinate_blocks(sizes: Sequence[int], most: int) -> list[Array]:
 class Basis(NamedTuple):
     """latents = mean + scales * reflected(roots @ u): u lies in the blocks of `layout`, and reflected(v) = v - Y Y' v.
 
+    The latents here are the coordinates z before they are whitened, as `At.point`.
     Its methods take and return arrays of NumPy, or of JAX in the program of a row.
 
     - **scales**, **turn** - (d,), and Y (d, RANK); (d, 0) where there is one block.

@@ -54,8 +54,8 @@ class Prior(NamedTuple):
         return len(self.pieces) == 1
 
     @property
-    def curvature(self) -> str:
-        """Which curvature is released."""
+    def released_part(self) -> str:
+        """Which part of a curvature is released."""
         return "full" if self.is_full else f"blocks of at most {max(map(len, self.pieces))} coordinates"
 
     def first(self) -> Basis:

@@ -165,7 +165,7 @@ def _single(kind: Kind, statistics: RowStatistics, state: State, rows: Tree, pub
     total = _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
     if kind != Kind.CURVATURE:
         return total
-    return statistics.released(state.at, public, draw_key(state.rng_key, state.i), state.noise_multiplier, total)
+    return statistics.unpacked(state.at, public, draw_key(state.rng_key, state.i), state.noise_multiplier, total)
 
 
 def _walk(statistic: Function, width: int, state: State, rows: Tree, public: Tree) -> Tree:

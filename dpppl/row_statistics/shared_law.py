@@ -98,7 +98,7 @@ class SharedStatistics(RowStatistics):
         outer = np.float32(np.sqrt(share)) * inside[:, :, None] * inside[:, None, :]
         return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.curvature_bound, "J": outer}
 
-    def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
+    def unpacked(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
         """From noisy sums of what `curvature` gives to those of its isometric coordinates. Their noise is alike in all
         directions; in those that no row's curvature has it is drawn here."""
         table = self.table(at, public, key)

@@ -75,7 +75,8 @@ def scores_share(most_scores: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """The statistics of a row, each a function of (at, row, (public, key)).
+    """The statistics of a row, each a function of (at, row, (public, key)). `gradient_of` and others in `_of` compute the same
+    from an `Influence`, lengths or curvatures that were already found, for `Joint`.
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
@@ -231,7 +232,7 @@ class RowStatistics:
         w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
         return self._scaled(at, found.matrix() * w, found.psi * v)
 
-    def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
+    def unpacked(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
         """Return a release of curvatures from the noisy sums of what `curvature` gives; `noise` is the sd of their noise."""
         return total
 

@@ -72,7 +72,7 @@ class SVI(SVIByHand):
       the guide starts there; gradients are clipped, and parameters move, in coordinates in which the posterior is nearly white.
       For AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal and AutoDelta, whose parameters and family stay as they are.
       None: a frame for these, where target_epsilon is given, norm, start, `init_scale` and optimiser are the defaults, the run
-      has 200 steps or more, and the model at most 500 latents of which 200 numbers enter the likelihood.
+      has 200 steps or more, and the model at most 500 latents, and at most 200 coordinates of the likelihood.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
 
@@ -149,8 +149,8 @@ class SVI(SVIByHand):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **num_steps** - steps, each one access; None: 400.
-        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. A norm from
-          a histogram is that of the first run; rows are counted in each.
+        - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. Later runs
+          keep the norm of the first histogram; their steps count rows that are clipped or do not inform the posterior.
         - **progress_bar** - whether to show one.
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.

@@ -57,7 +57,7 @@ class SVISettings(Fixed, PrivateRunner):
             raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         self._metric: Metric | None = None
         self._may_be_wide, self._may_batch = clipping is None and not frame, subsampling is None
-        self._scale: float | None = None  # of the prior of a wide model
+        self._scale: float | None = None  # median prior sd of a wide model's latents; not 1 / mu, as in `noise_aware`
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
             "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": self._has_auto_norm,
@@ -86,7 +86,7 @@ class SVISettings(Fixed, PrivateRunner):
         self._mechanism = Mechanism(
             clipping=self.clipping, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
-        self._usual, self.measure_clipping = self._mechanism, measure_clipping
+        self._usual, self.measure_clipping = self._mechanism, measure_clipping  # `_usual`: of a model that is not wide
         self._check_one_noise()
         self._first_start = start_of(guide)
         self._objective: Objective | None = None

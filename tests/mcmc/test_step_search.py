@@ -44,7 +44,7 @@ def search(curvatures, matched, steps, key):
 
     start = no_search(jnp.zeros(size))._replace(until=steps_of(steps / 0.4)), jnp.full(size, 0.5)
     state, x = jax.lax.fori_loop(0, steps, body, start)
-    return jnp.minimum(matched, 0.5 / state.bound), x
+    return jnp.minimum(matched, 0.5 / state.steepest), x
 
 
 def test_a_matched_step_is_shortened_where_it_would_explode():

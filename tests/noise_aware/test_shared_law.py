@@ -126,7 +126,7 @@ def test_noise_that_a_shared_curvature_leaves_out_is_made_up():
 
     def released(key, own):
         total = {"A": 2.0 * own[None], "J": jnp.zeros((1, DIMENSION, DIMENSION))}
-        return statistics.released(at, {}, key, jnp.float32(2.0), total)["A"]
+        return statistics.unpacked(at, {}, key, jnp.float32(2.0), total)["A"]
 
     values = np.asarray(jax.jit(jax.vmap(released))(keys, noise)) / 2.0
     assert np.max(np.abs(np.var(values, axis=0) - 1.0)) < 4.5 * np.sqrt(2.0 / 4_000)
