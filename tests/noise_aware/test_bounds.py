@@ -77,6 +77,18 @@ def test_the_norm_goes_on_where_noise_hides_long_rows():
     assert max(found) < 0.3 < 1.0 < np.median(faulty)
 
 
+def test_a_frame_takes_no_norm_that_moves_nothing():
+    """Of light tails the norm ends where clipping moves an estimate by .1 sd; of heavy ones it is that of the last stages."""
+    for tail, is_shorter in ((0.3, True), (1.5, False)):
+        lengths = np.exp(tail * np.random.default_rng(1).standard_normal(20_000))
+        norms = norms_of(lengths, 5.0)
+        long, short = (
+            bounds.chosen_norm(norms, 5.0, expected(30.0), 2e4, 20_000, negligible) for negligible in (0.0, 0.1)
+        )
+        assert (short < 0.9 * long) == is_shorter and short <= long, (tail, short, long)
+        assert moved(lengths, short) < 0.2 or short == long
+
+
 def test_a_prior_that_rules_lets_no_norm_drown_the_data():
     """The planted fault allows a tenth of the whole posterior's width, as much as there is to learn here."""
     lengths, norms = hidden(0)
