@@ -159,6 +159,7 @@ def test_rows_are_counted_where_a_norm_is_given(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 @pytest.mark.parametrize(("frame", "steps"), [(None, 400), (False, 100)], ids=["frame", "no frame"])
+@pytest.mark.filterwarnings("ignore:steps of")
 def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, frame, steps, capsys):
     """Half of 4,000 responses coded 1 and 2; before, "read" and "arrived" without a word."""
     model = of(logits)
