@@ -5,14 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.access.norm_histogram import Norms
+from dpppl.access.norm_histogram import UNSEEN, Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.row_statistics.plan import Noises
 
 MOST_WIDENED = 1.1  # by how much bounds that clip fewer rows may widen a posterior
 _EARLY = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
-_UNSEEN = 3.0  # rows beyond a quantile are believed if they are more than so many sds of a count's noise
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
@@ -85,7 +84,7 @@ def chosen_norm(
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))
     candidates = 2.0 ** norms.edges[1:]
-    longest = norms.quantile(max(0.5, 1.0 - _UNSEEN * noise_std / informed))
+    longest = norms.quantile(max(0.5, 1.0 - UNSEEN * noise_std / informed))
     seen = np.minimum(norms.middles, longest)
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass
