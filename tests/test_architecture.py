@@ -161,12 +161,12 @@ def test_no_files_import_each_other_in_a_circle():
 
 ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 712, 600),
-    "privacy": ("accounting ledger", 3_727, 3_000),
+    "privacy": ("accounting ledger", 3_745, 3_000),
     "randomness": ("randomness subsampling", 1_122, 1_100),
     "data": ("data", 1_585, 900),
     "model": ("model", 4_462, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
-    "access": ("access row_program", 3_288, 1_700),
+    "access": ("access row_program", 3_290, 1_700),
     "session": ("runs processes", 2_583, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 445, 404),
@@ -175,7 +175,7 @@ ROOMS = {
     "mcmc": ("mcmc", 2_612, 1_400),
     "svi": ("svi", 2_508, 1_400),
     "row_statistics": ("row_statistics", 1_985, 700),
-    "noise_aware": ("noise_aware", 2_546, 900),
+    "noise_aware": ("noise_aware", 2_545, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
