@@ -161,6 +161,16 @@ def binary_factor(odds: jax.Array, length: jax.Array, norm: Scalar) -> jax.Array
     return jnp.minimum(1.0, norm / jnp.maximum(length * jnp.maximum(1.0, odds), 1e-30))
 
 
+def _shortened(statistic: Function, norm: Scalar) -> Function:
+    """A statistic at most `norm` long."""
+
+    def found(position: BySite, row: Tree, rest: Tree) -> Tree:
+        value, unravel = ravel_pytree(statistic(position, row, rest))
+        return unravel(clipped(value[None], norm)[0])
+
+    return found
+
+
 def noisy_centred_sum(
     mechanism: Mechanism, responses: Tree, is_binary: bool, log_likelihood: LogLikelihood,
     to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]], position: Tree, rows: Tree, public: Tree,
@@ -194,7 +204,7 @@ def noisy_centred_sum(
 
         gaps = complete if responses.missing else None
         statistic = centred_gradient(log_likelihood, respond, norm, gaps)
-    of_all = statistic if num_positions == 1 else jax.vmap(statistic, (0, None, None))
+    of_all = statistic if num_positions == 1 else jax.vmap(_shortened(statistic, norm), (0, None, None))
     return noisy_statistic(
         mechanism, of_all, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier,
         step=step, number=ROW_NUMBER,

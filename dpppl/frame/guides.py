@@ -16,7 +16,7 @@ from dpppl.types import BySite, Distribution, Foreign, Function, Tree
 BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 TOGETHER = (autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 _FIRST, _MOST, _SPREADS = 0.2, 0.5, 0.3
-_MARK = "frame"
+_MARK = "dpppl frame"
 
 
 NAMES = "a guide that is " + ", ".join(kind.__name__ for kind in (*BY_SITE, *TOGETHER))
@@ -83,9 +83,11 @@ class Movement:
         return found
 
 
-def mark_of(optim_state: Tree) -> float | None:
-    """`MovedOptimizer.mark` of an optimiser's state; None of another's."""
-    return float(optim_state[1][_MARK]) if isinstance(optim_state[1], dict) and _MARK in optim_state[1] else None
+def is_of(optim_state: Tree, optim: object) -> bool:
+    """Whether an optimiser's state is of its frame, or of none as it; of a traced one whether both have one."""
+    mark = optim_state[1].get(_MARK) if isinstance(optim_state[1], dict) else None
+    own = getattr(optim, "mark", None)
+    return (mark is None) == (own is None) if isinstance(mark, jax.core.Tracer) else mark == own
 
 
 class MovedOptimizer(_NumPyroOptim):

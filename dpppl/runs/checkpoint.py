@@ -163,7 +163,8 @@ class Checkpoint:
                 os.remove(self._temporary)
             raise CheckpointError(
                 f"the checkpoint {self._path} cannot be written ({error.strerror or type(error).__name__}), so the run stopped; "
-                "what it charged stays. Make room and call run again: it goes on from the checkpoint before, if there is one."
+                "what it charged stays. Make room and call run again: it goes on from the checkpoint before. Without one give "
+                "a new key."
             ) from None
 
     def remove(self) -> None:

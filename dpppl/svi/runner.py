@@ -103,9 +103,9 @@ class SVI(SVIByHand):
         - **num_steps** - steps of the run.
         - **init_state** - the state that it goes on from: parts of `Partition` go round with its steps."""
         if init_state is not None:
-            check_state(init_state, "init_state")
-        first = 0 if init_state is None else int(init_state.i)
-        return self._planned(self._charges(positive_integer(num_steps, name="num_steps"), first))
+            check_state(init_state, "init_state", self.optim)
+        first, frame = (0, None) if init_state is None else (int(init_state.i), False)
+        return self._planned(self._charges(positive_integer(num_steps, name="num_steps"), first, frame=frame))
 
     @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:

@@ -81,7 +81,7 @@ class SVISettings(Fixed, PrivateRunner):
         self.clipping = svi_clipping_of(clipping, clipping_norm, self.num_data)  # at norm 1 where a run chooses it
         if self.num_particles > 1 and gradient == "per_parameter" and isinstance(self.clipping, Centred):
             raise ConfigurationError(
-                'clipping="centred" of several particles needs gradient="aligned", or num_particles=1.'
+                'clipping="centred" of several particles needs gradient="aligned"; else take clipping="flat" or num_particles=1.'
             )
         self._mechanism = Mechanism(
             clipping=self.clipping, subsampling=scheme, strategy=gradient_strategy, discretise=discretise

@@ -13,7 +13,7 @@ from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
-from dpppl.frame.guides import mark_of
+from dpppl.frame.guides import is_of
 from dpppl.randomness import keys
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
@@ -73,9 +73,9 @@ def check_state(state: Tree, name: str, optim: Foreign = None) -> None:
         raise ConfigurationError(
             f"{name} is a {type(state).__name__}; give a state that svi.init or svi.update returned, or result.state."
         )
-    if optim is not None and mark_of(state.optim_state) != getattr(optim, "mark", None):
+    if optim is not None and not is_of(state.optim_state, optim):
         raise ConfigurationError(
-            f"{name} is of another frame, or of none: use it with the SVI that made it, which pickles."
+            f"{name} is of another frame, or of none, or of an earlier version: use it with the SVI that made it, which pickles."
         )
 
 

@@ -16,6 +16,8 @@ from zoo import ZOO
 import dpppl
 from dpppl.access import centring
 from dpppl.access.centring import ROW_NUMBER
+from dpppl.access.clipping import Centred
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -160,6 +162,32 @@ def test_whole_numbers_under_a_continuous_law_are_drawn_as_such():
 def test_models_that_cannot_be_simulated_are_refused_by_name(model, data, match):
     with pytest.raises(UnsupportedModelError, match=match):
         Responses.of(split_model(model, *data))
+
+
+def test_several_positions_are_clipped_each_around_its_own_centre():
+    """As accesses at each of them with a part of the norm; clipped as one vector more is kept of the shorter score."""
+    y = np.random.default_rng(0).normal(0.3, 1.0, 300).astype(np.float32)
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    split = split_model(model, (y,), {})
+    rows, responses, key = split.arrays((y,), {})[0], Responses.of(split), dpppl.secret_key()
+
+    def total(mu, norm, *count):
+        mechanism = Mechanism(clipping=Centred(clipping_norm=norm), subsampling=dpppl.FullBatch())
+        return jax.jit(
+            lambda z, rows: centring.noisy_centred_sum(
+                mechanism, responses, False, split.log_likelihood, lambda z, public: (z, public), z, rows, {}, *count,
+                key=key, noise_multiplier=1e-4, step=0,
+            ).total["mu"]
+        )({"mu": jnp.asarray(mu)}, rows)  # fmt: skip
+
+    together = total([0.0, 0.5], 0.4 * 2**0.5, 2)
+    np.testing.assert_allclose(together, [total(0.0, 0.4), total(0.5, 0.4)], atol=0.01)
+    assert np.all(np.abs(np.diff(together)) > 1.0)
 
 
 def test_one_norm_for_all_sites():

@@ -363,7 +363,7 @@ MUTATIONS = [
     Mutation("a cell that is not listed counts as another", "dpppl.row_statistics.shared_law:SharedStatistics._influence",
              "jnp.where(is_listed, table.scores[place], jnp.nan)", "table.scores[place]",
              "test_shared_law:test_no_row_of_a_shared_law_moves_a_release_by_more_than_its_sensitivity", ("gradient",)),
-    Mutation("noise of a shared curvature in one direction only", "dpppl.row_statistics.shared_law:SharedStatistics.released",
+    Mutation("noise of a shared curvature in one direction only", "dpppl.row_statistics.shared_law:SharedStatistics.unpacked",
              "drawn + (total", "0.0 * drawn + (total",
              "test_shared_law:test_noise_that_a_shared_curvature_leaves_out_is_made_up"),
     Mutation("shared draws count for nothing", "dpppl.model.responses:Responses.added",
