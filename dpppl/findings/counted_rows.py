@@ -121,7 +121,7 @@ def _percent(share: float) -> str:
 COUNT_SHARE = 0.01
 """The share of a run's cost, in mu^2, that `measure_clipping` spends."""
 BIASED = "biased by clipping"
-LITTLE, ALL = 0.5, 0.98
+LITTLE, ALL = 0.6, 0.98
 """Shares of the information: estimates of a run that holds less than the first may be far off; less than the second is told."""
 _REMEDY = 'clipping="centred" removes the bias where the model can be simulated, a larger clipping_norm lessens it'
 

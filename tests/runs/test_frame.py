@@ -245,11 +245,11 @@ def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
         (1.0, []),
         (0.98, []),
         (0.94, ["clipped scores hold 94% of the information"]),
-        (0.49, ["few rows hold the rest, as rare events do"]),
+        (0.59, ["few rows hold the rest, as rare events do"]),
     ],
 )
 def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
-    """In a chain and in SVI; below a half it is a doubt, beside others."""
+    """In a chain and in SVI; below .6 it is a doubt, beside others: on Adult at epsilon .5 chains of .49 to .59 were 4 sds off."""
     measured = Measured(step_size=1.0, excess={}, informed=informed)
     chain = Reading(words={}, learned={}, measured=measured)
     found = convergence({"w": np.random.default_rng(0).normal(size=(200, 2))}, framed=True, informed=informed)
@@ -257,7 +257,7 @@ def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
     for run in (chain, found):
         told = [str(finding) for finding in run.findings if "information" in str(finding)]
         assert len(told) == len(lines) and all(line in text for line, text in zip(lines, told))
-        assert bool(run.doubts) == (informed < 0.5)
+        assert bool(run.doubts) == (informed < 0.6)
 
 
 @pytest.mark.slow
