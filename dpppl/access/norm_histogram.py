@@ -27,9 +27,7 @@ _EXPECTED, _NEGLIGIBLE = (0.0, 5.0), 1e-6
 _SINGLE = 4, (0.2, 0.35, 0.6, 0.9, 1.3, 1.9)  # means to an octave, and sds, of one lognormal law
 _PAIR, _CHANCE = (2, (0.35, 0.9)), 0.05  # the same of two laws, and the chance that there are two
 _MISFIT, _FOUND, _CLEAR = 0.3, 0.1, 5.0
-_SAFE, _FAR = 0.9, 2.0**10
-UNSEEN = 3.0
-"""The sds of a count's noise that may hide rows, or make them up."""
+_SAFE, _FAR, _UNSEEN = 0.9, 2.0**10, 3.0
 
 Array = np.ndarray
 
@@ -96,7 +94,7 @@ class Norms:
     - **mass** - the share of these rows in each cell, (cells,).
     - **error** - sd, in octaves, of the location of the norms; above 1 the noise has drowned the counts.
     - **share** - these rows as a share of all rows.
-    - **unseen** - `UNSEEN` sds of a count's noise, as a share of these rows."""
+    - **unseen** - so many sds of a count's noise as may hide rows, or make them up, as a share of these rows."""
 
     edges: Array
     mass: Array
@@ -140,7 +138,7 @@ class Norms:
         information = np.cumsum(mass * np.minimum(scale * 2.0 ** edges[1:], 1.0) ** 2)
         mass = np.where(information > negligible * information[-1], mass, 0.0)
         total = float(min(1.0, mass.sum()))
-        return cls(edges, mass / mass.sum(), error, total, UNSEEN * noise / max(total, 1e-30))
+        return cls(edges, mass / mass.sum(), error, total, _UNSEEN * noise / max(total, 1e-30))
 
     def quantile(self, probability: float) -> float:
         """The norm that so large a share of the rows is not longer than."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.access.norm_histogram import UNSEEN, Norms
+from dpppl.access.norm_histogram import Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.row_statistics.plan import Noises
@@ -54,7 +54,7 @@ def found_bounds(
     noise = sigma[Kind.BIN]
     norms = Norms.fitted(ask(Kind.BIN, at._replace(of_curvature=False), noise), noise, num_rows)
     informed = max(1.0, norms.share * num_rows)
-    norm = bounds.norm or chosen_norm(norms, noise, expected, informed, num_rows, bounds.negligible)
+    norm = bounds.norm or chosen_norm(norms, expected, informed, num_rows, bounds.negligible)
     counts = ask(Kind.BIN, at._replace(norm=norm, of_curvature=True), noise)
     lengths = Norms.fitted(counts, noise, num_rows, _EXPECTED)
     entries = len(at.point) * at.basis.roots.shape[1]
@@ -70,13 +70,11 @@ def found_bounds(
     return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
 
 
-def chosen_norm(
-    norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int, negligible: float = 0.0
-) -> float:
+def chosen_norm(norms: Norms, expected: Expected, informed: float, num_rows: int, negligible: float = 0.0) -> float:
     """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
     directions, by at most `MOST_WIDENED`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
     estimates by several sds; no longer than where clipping moves estimates by a `negligible` number of sds. `informed`: how many
-    of `num_rows` inform the posterior; `noise_std`: the noise of counts.
+    of `num_rows` inform the posterior.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
@@ -84,7 +82,7 @@ def chosen_norm(
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))
     candidates = 2.0 ** norms.edges[1:]
-    longest = norms.quantile(max(0.5, 1.0 - UNSEEN * noise_std / informed))
+    longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
     seen = np.minimum(norms.middles, longest)
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass

@@ -65,10 +65,8 @@ class Accesses:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order, adds what
         they release to `values`, and shows their kind and number on the `bar`."""
         done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
-        if (
-            self.checkpoint is not None and not self.checkpoint.resumed
-        ):  # a run that is killed in its first access goes on, too
-            self.checkpoint.write(kept)
+        if self.checkpoint is not None and not self.checkpoint.resumed:
+            self.checkpoint.write(kept)  # a run that is killed in its first access goes on, too
 
         def ask(kind: Kind, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
             nonlocal done, place

@@ -25,7 +25,7 @@ def expected(noise, dimension=4, prior=1e4):
 
 def chosen(lengths, noise, noise_std=5.0):
     found = norms_of(lengths, noise_std)
-    return bounds.chosen_norm(found, noise_std, expected(noise), float(len(lengths)), len(lengths))
+    return bounds.chosen_norm(found, expected(noise), float(len(lengths)), len(lengths))
 
 
 def width(lengths, norm, noise, dimension=4):
@@ -70,7 +70,7 @@ def test_the_norm_goes_on_where_noise_hides_long_rows():
     found, faulty = [], []
     for seed in range(20):
         lengths, norms = hidden(seed)
-        found.append(moved(lengths, bounds.chosen_norm(norms, 30.0, expected(5.0), 9e3, 9_000)))
+        found.append(moved(lengths, bounds.chosen_norm(norms, expected(5.0), 9e3, 9_000)))
         candidates, middles = 2.0 ** norms.edges[1:], norms.middles
         left = np.maximum(middles - candidates[:, None], 0.0) @ norms.mass / np.sqrt(middles**2 @ norms.mass)
         faulty.append(moved(lengths, candidates[np.argmax(np.sqrt(9_000 * 4) * left < 0.1)]))
@@ -82,9 +82,7 @@ def test_a_frame_takes_no_norm_that_moves_nothing():
     for tail, is_shorter in ((0.3, True), (1.5, False)):
         lengths = np.exp(tail * np.random.default_rng(1).standard_normal(20_000))
         norms = norms_of(lengths, 5.0)
-        long, short = (
-            bounds.chosen_norm(norms, 5.0, expected(30.0), 2e4, 20_000, negligible) for negligible in (0.0, 0.1)
-        )
+        long, short = (bounds.chosen_norm(norms, expected(30.0), 2e4, 20_000, negligible) for negligible in (0.0, 0.1))
         assert (short < 0.9 * long) == is_shorter and short <= long, (tail, short, long)
         assert moved(lengths, short) < 0.2 or short == long
 
@@ -92,7 +90,7 @@ def test_a_frame_takes_no_norm_that_moves_nothing():
 def test_a_prior_that_rules_lets_no_norm_drown_the_data():
     """The planted fault allows a tenth of the whole posterior's width, as much as there is to learn here."""
     lengths, norms = hidden(0)
-    norm = bounds.chosen_norm(norms, 30.0, expected(3e5, prior=3e-3), 9e3, 9_000)
+    norm = bounds.chosen_norm(norms, expected(3e5, prior=3e-3), 9e3, 9_000)
     learned = lambda c: 3e-3 / (3e-3 + width(lengths, c, 3e5) ** 2)  # noqa: E731
     best = max(map(learned, 2.0 ** np.linspace(-6, 12, 400)))
     assert 0.02 < best < 0.1 and learned(norm) > 0.75 * best
@@ -104,7 +102,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
     """With 900 rows and counts of noise 70, the norm stays near those of most rows, whatever tails the noise may hide."""
     lengths = np.exp(0.5 * np.random.default_rng(1).standard_normal(900))
     found = [
-        bounds.chosen_norm(norms_of(lengths, 70.0, seed), 70.0, expected(50.0), 900.0, 900) / np.median(lengths)
+        bounds.chosen_norm(norms_of(lengths, 70.0, seed), expected(50.0), 900.0, 900) / np.median(lengths)
         for seed in range(40)
     ]
     assert np.median(found) < 3.0
@@ -113,7 +111,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
 def test_the_first_stages_clip_at_a_low_quantile():
     lengths = np.exp(0.6 * np.random.default_rng(1).standard_normal(20_000))
     first = lambda noise: bounds.chosen_norm(  # noqa: E731
-        norms_of(lengths, 5.0), 5.0, expected(noise)._replace(curvature=None), 2e4, 20_000
+        norms_of(lengths, 5.0), expected(noise)._replace(curvature=None), 2e4, 20_000
     )
     assert np.mean(lengths < first(1e-3)) == pytest.approx(0.5, abs=0.03)
     assert np.mean(lengths < first(1e9)) == pytest.approx(0.25, abs=0.03)
@@ -168,6 +166,6 @@ def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypa
     away, verdict = distance()
     assert away < 0.5 and not verdict.refusals
     real = bounds.chosen_norm
-    monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
+    monkeypatch.setattr(bounds, "chosen_norm", lambda n, e, *rest: real(n, e._replace(curvature=None), *rest))
     assert distance()[0] > 0.9
     jax.clear_caches()

@@ -486,7 +486,7 @@ def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
     """A normal likelihood, exactly quadratic, with little noise, and half of the rows clipped: seven draws a row at each step
     scatter more than the noise. The scatter has sd .24; without the draws' own it is about 3."""
     real = bounds.chosen_norm
-    monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
+    monkeypatch.setattr(bounds, "chosen_norm", lambda n, e, *rest: real(n, e._replace(curvature=None), *rest))
     y = np.random.default_rng(0).normal(1.3, 2.0, 5_000).astype(np.float32)
 
     def verdict():
