@@ -127,16 +127,15 @@ def chain_spent(
     positions = mcmc.get_extra_fields(group_by_chain=True).get("z")
     if positions is None:
         raise ConfigurationError('chain_spent needs the positions of the chains: mcmc.run(..., extra_fields=("z",)).')
-    ended = mcmc._ended("chain_spent")
+    last = mcmc.last_state
     with TRACING:
         bound = mcmc.calibrated_kernel().bind(args, kwargs)
         rows, public = bound.split.arrays(args, kwargs)
     # a search for step sizes looks at the data elsewhere than at its positions
-    searched = int(np.max(ended.last_state.search.until)) if bound.kernel.searches else 0
-    first, thinning = ended.first, ended.thinning
+    searched = int(np.max(last.search.until)) if bound.kernel.searches else 0
     chains, draws = jax.tree.leaves(positions)[0].shape[:2]
-    steps = first + draws * thinning
-    kept = kept_positions(jax.tree.map(jnp.asarray, positions), first, thinning, steps)
+    steps = int(np.max(last.i))
+    kept = kept_positions(jax.tree.map(jnp.asarray, positions), steps - draws * mcmc.thinning, mcmc.thinning, steps)
     gradient = jax.grad(bound.log_likelihood)
     return bayesian_spent(
         bound.kernel.charge(0, steps, chains),
