@@ -20,6 +20,7 @@ from dpppl.noise_aware.conclusion import staged
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Stage, unsaturated
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.row_statistics.coordinates import MOST_FULL, Prior
 from dpppl.row_statistics.matrices import positive_part, posterior_covariance, root_of
@@ -108,12 +109,14 @@ class Locator:
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
-        stage = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))[0][-1]
-        sites = bound.coordinates.shapes
+        stages, scalars = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
+        stage, sites, num_rows = stages[-1], bound.coordinates.shapes, bound.split.num_rows
+        fit = Verdict.from_releases(stages, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
+        fit = replace(fit, in_units=self.settings.rows_per_unit > 1)
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
             shapes = {site: bound.split.latents[site].shape for site in sites}
-            return Metric(shapes, *_normal(stage, self.prior), odd=odd)
+            return Metric(shapes, *_normal(stage, self.prior), odd=odd, fit=fit)
         law = stage.surrogate
         law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
         mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")
@@ -125,7 +128,7 @@ class Locator:
         middle, half = posterior.middles_and_widths(points)
         points = np.clip(points, middle - _FARTHEST * half, middle + _FARTHEST * half)
         shapes = {site: latent.shape for site, latent in bound.split.latents.items()}
-        return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))))
+        return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
 def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:

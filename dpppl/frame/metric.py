@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.findings.counted_rows import of_information
+from dpppl.findings.verdict import Finding, Found, care
+from dpppl.noise_aware.verdict import MOST_UNSEEN, Verdict, against, misfit
 from dpppl.types import Numbers, Tree
 
 Array = np.ndarray
 _SHARE = 0.1
+_DOUBT = 0.65  # of the chi-squared at which a model is wrong: a tenth of right models
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,7 @@ class Metric:
     - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
       mode.
     - **informed** - the share of the information that clipped scores hold: `kept`, of what the histogram of norms shows.
+    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such.
     - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -32,6 +37,7 @@ class Metric:
     root: Array
     kept: float = 1.0
     informed: float = 1.0
+    fit: Verdict | None = None
     odd: tuple[int, ...] = ()
 
     @cached_property
@@ -58,6 +64,26 @@ class Metric:
     def doubted(self) -> Array:
         """Whether each latent is `odd`, (d,)."""
         return np.isin(np.arange(len(self.centre)), self.odd)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings on a run that clips scores in these coordinates: how much of the information it holds, and how far the model's
+        misfit, as ranks of responses showed it to the frame, moves estimates if as much of each score is taken off."""
+        return (*self._moved(), *of_information(self.informed))
+
+    def _moved(self) -> Found:
+        if self.fit is None:
+            return
+        cut = (1.0 - self.informed) ** 0.5
+        run = replace(self.fit, cut=cut, unseen=cut * self.fit.unseen)
+        doubts = [*misfit(run)]
+        if run.unseen > MOST_UNSEEN:  # ranks say nothing
+            yield doubts[0]
+        elif against(run) or not (lines := against(run, _DOUBT)):
+            yield from doubts
+        else:
+            what = f"the model may be wrong: {'; '.join(lines)}; clipping may move estimates by {run.moved:.1f} posterior sd"
+            yield care(what, "use a richer model, a larger epsilon, or dpppl.NoiseAware, which clips less.")
 
     @property
     def start(self) -> dict[str, Array]:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-from dpppl.findings.counted_rows import BIASED, IGNORED, of_information
+from dpppl.findings.counted_rows import BIASED, IGNORED
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, found, note, refused, sites_with
+from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, found, note, refused, sites_with
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.types import BySite
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
-ODD = "do not read: bounded on one side"
+ODD, WRONG = "do not read: bounded on one side", "do not read: the model is wrong"
 DEPENDS = "do not read: depends on "
 _MOST_ALONE = 10_000
 SMALLEST_SIZE, LARGEST_R_HAT, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 10.0
@@ -65,7 +65,7 @@ def of_data(run: "Reading") -> Found:
         yield note(f"from the data: {from_data}")
     if run.measured.clipped is not None:
         yield note(str(run.measured.clipped))
-    yield from of_information(run.measured.informed)
+    yield from run.measured.framed
 
 
 def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
@@ -110,7 +110,8 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     by the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or
     more. Or the noise of steps may widen sds by more than 15 %. "bounded on one side": the latent is odd in the frame. "still
     moving": the positions drift. See `Arrival`. "unstable": the step is so long that positions spread 1.5 times as wide as the
-    samples (variances), or values are not finite; a site computed from others has the worst of theirs. "biased by clipping":
+    samples (variances), or values are not finite; a site computed from others has the worst of theirs. "the model is wrong": it
+    would be read, but clipping moves estimates, see `Metric`. "biased by clipping":
     of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and
     location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where they may
     move it by half an sd to one sd, at most "read the mean only".
@@ -173,6 +174,8 @@ def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: 
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:
         words[_has_arrived(words)] = IGNORED
+    elif any(finding.level == Level.REFUSED for finding in measured.framed):
+        words[_has_arrived(words)] = WRONG
     return words, size
 
 

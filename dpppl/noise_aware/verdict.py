@@ -206,12 +206,14 @@ def misfit(run: Measured) -> Found:
         yield refused(f"the model is wrong: {lines}; {moved}", "use a richer model.")
 
 
-def against(run: Measured) -> Sequence[str]:
-    """Arguments against the model from ranks of responses, as parts of a sentence; by chance in less than 2 % of runs."""
+def against(run: Measured, part: float = 1.0) -> Sequence[str]:
+    """Arguments against the model from ranks of responses, as parts of a sentence; by chance in less than 2 % of runs.
+
+    - **part** - of each chi-squared that is asked for."""
     lines = []
     departure, chi_squared = run.fit
     # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
-    times = 1.0 if max(run.learned.values(), default=1.0) > 0.5 else UNLEARNED_FACTOR
+    times = part * (1.0 if max(run.learned.values(), default=1.0) > 0.5 else UNLEARNED_FACTOR)
     share, std = run.impossible
     together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
     is_sure = chi_squared >= times * SURE or together >= times * TOGETHER_SURE

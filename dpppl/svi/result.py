@@ -85,7 +85,7 @@ class SVIResult:
         return convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all,
             framed=metric is not None, narrowed=metric.narrowed if metric is not None and is_mean_field else None,
-            informed=1.0 if metric is None else metric.informed,
+            of_norm=() if metric is None else metric.findings,
         )  # fmt: skip
 
     @property
@@ -96,10 +96,15 @@ class SVIResult:
     @cached_property
     def _refusals(self) -> list[str]:
         """Refusals that follow from the noisy gradients alone; none where there are very many numbers."""
+        if "convergence" in vars(self):  # as in a pickle
+            return self.convergence.refusals
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
-        framed = getattr(self.report.details, "frame", None) is not None
-        return convergence(self.gradients, clipped=self.clipped, counted=self.counted, framed=framed).refusals
+        metric = None if self.objective is None else self.objective.metric
+        return convergence(
+            self.gradients, clipped=self.clipped, counted=self.counted, framed=metric is not None,
+            of_norm=() if metric is None else metric.findings,
+        ).refusals  # fmt: skip
 
     @property
     def losses(self) -> Tree:

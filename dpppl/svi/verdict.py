@@ -7,14 +7,14 @@ displacement of the parameter, which stays bounded. High frequencies measure pri
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, of_information
+from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
 from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
 from dpppl.types import Tree
@@ -82,7 +82,7 @@ def of_rows(run: "Convergence") -> Found:
         yield note(str(run.clipped))
     if run.counted is not None:
         yield from run.counted.findings
-    yield from of_information(run.informed)
+    yield from run.of_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Convergence(Verdict):
     - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element; "read the mean
       only" where a guide without correlations is too narrow.
     - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides.
-    - **informed** - the share of the information that clipped scores hold in a frame."""
+    - **of_norm** - findings on what the norm of a run in a frame may move; see `Metric`."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
@@ -108,7 +108,7 @@ class Convergence(Verdict):
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
     narrowed: Mapping[str, Array] = field(default_factory=dict)
-    informed: float = 1.0
+    of_norm: Sequence[Finding] = ()
 
     otherwise = "nothing moves beyond its noise"
 
@@ -145,7 +145,7 @@ def tail_of(trajectory: Tree, tail: float) -> Tree:
 def convergence(
     gradients: Mapping[str, object], clipped: ClippedRows | None = None, counted: CountedRows | None = None,
     latents: Mapping[str, Array] | None = None, by_parameter: bool = True, framed: bool = False,
-    narrowed: Mapping[str, Array] | None = None, informed: float = 1.0,
+    narrowed: Mapping[str, Array] | None = None, of_norm: Sequence[Finding] = (),
 ) -> Convergence:  # fmt: skip
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
@@ -187,7 +187,7 @@ def convergence(
     shown = {s: np.where(narrowed.get(s, 1.0) > NARROWED, held[s], found) for s, found in latents.items()}
     return Convergence(
         verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped, counted=counted, latents=shown,
-        narrowed=narrowed, informed=informed,
+        narrowed=narrowed, of_norm=of_norm,
     )  # fmt: skip
 
 
