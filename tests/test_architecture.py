@@ -169,13 +169,13 @@ ROOMS = {
     "access": ("access row_program", 3_298, 1_700),
     "session": ("runs processes", 2_584, 1_500),
     "likelihood": ("likelihood", 417, 400),
-    "frame": ("frame", 447, 404),
+    "frame": ("frame", 476, 404),
     "findings": ("findings", 456, 430),
     "report": ("report", 843, 800),
-    "mcmc": ("mcmc", 2_612, 1_400),
-    "svi": ("svi", 2_508, 1_400),
+    "mcmc": ("mcmc", 2_616, 1_400),
+    "svi": ("svi", 2_513, 1_400),
     "row_statistics": ("row_statistics", 1_983, 700),
-    "noise_aware": ("noise_aware", 2_543, 900),
+    "noise_aware": ("noise_aware", 2_545, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
