@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpppl.access.clipping import Centred
 from dpppl.findings.counted_rows import BIASED
 from dpppl.frame.locate import frame_line
 from dpppl.mcmc.dynamics import Dynamics
@@ -99,7 +100,8 @@ def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.n
     line = f"{show_range(temperatures.min(), temperatures.max())} from the noise (target {kernel.temperature:g}): "
     rate, num_data = kernel.mechanism.subsampling.rate, kernel.num_data
     if rate == 1.0:
-        return line + "exact but for discretisation, since every step sees every row"
+        draws = " and responses that centred clipping draws" * isinstance(kernel.mechanism.clipping, Centred)
+        return f"{line}exact but for discretisation{draws}, since every step sees every row"
     line += "a lower bound, minibatch noise adds to it; "
     if num_data is None:
         return line + "declare num_data to have the condition rate * N * (1 - rate) << noise_multiplier^2 checked"

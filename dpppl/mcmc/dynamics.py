@@ -107,7 +107,7 @@ class Dynamics(Fixed, ABC):
         return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
 
     def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
-        """Lower bound on the temperature that steps sample at; exact where every step sees every row."""
+        """Lower bound on the temperature that steps sample at; exact where each sees every row and draws no responses."""
         return std**2 / (2.0 * self.friction * step_size)
 
     def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:

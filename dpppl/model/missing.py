@@ -147,12 +147,17 @@ def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -
 
 
 def _check_observed(split: Any) -> None:
-    """Refuse what observes latents of the row that are summed out: their law is then not that of their own site."""
+    """Refuse scales of a row, and what observes latents of it that are summed out: their law is not that of their own site."""
     if not split.summed:
         return
 
     def observed(z: Arrays, row: Arrays, public: Arrays, numbers: Arrays) -> dict[str, Arrays]:
         sites = _of_row(split, split.visit_observed(lambda site: None, z, row, public, numbers), [])
+        if scaled := [s["name"] for s in sites if s["scale"] is not None]:
+            raise UnsupportedModelError(
+                f"site '{scaled[0]}' is scaled, and '{split.summed[0][0]}' is summed out in each row: the scale would be "
+                "inside the sum, no weight of the row; leave handlers.scale out, or use dpppl.NoiseAware(..., weights='weight')."
+            )
         return {"observed": {s["name"]: s["given"] for s in sites if is_observed(s, split.data_plate)}}
 
     numbers = {name: abstract((), int) for name, _ in split.summed}

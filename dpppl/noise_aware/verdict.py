@@ -159,8 +159,9 @@ def failed(run: Measured) -> Found:
 def _conflict(run: Measured) -> str:
     """The latent that the data put where the prior does not expect it, in words; else ""."""
     (name, distance), cure = run.farthest, "give it a wider prior, or scale the columns that belong to it"
+    least = max(MOST_DISTANCE, certain(LEAST_CHANCE / max(1, len(run.learned))) ** 0.5)  # of the farthest of them all
     words = f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: {cure}"
-    return "" if distance < MOST_DISTANCE else words
+    return "" if distance < least else words
 
 
 def conflict(run: Measured) -> Found:

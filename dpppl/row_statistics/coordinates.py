@@ -222,6 +222,11 @@ class Coordinates:
         expected = away @ gradient - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
         if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * len(mean)):
             return None
+        if np.any(np.linalg.eigvalsh(precision) <= 0.0):
+            raise UnsupportedModelError(
+                "the prior's log density does not fall on both sides of some latent, which is no proper prior; an "
+                "AffineTransform needs its domain, AffineTransform(0.1, 1.0, domain=dist.constraints.positive)."
+            )
         covariance = np.linalg.inv(precision)
         return mean + covariance @ gradient, (covariance + covariance.T) / 2
 

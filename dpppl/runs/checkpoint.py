@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import hmac
 import io
-import itertools
 import json
 import os
 import zipfile
@@ -99,7 +98,7 @@ class Checkpoint:
         for leaf in jax.tree.leaves(arguments):
             array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
             tag.update(f"{array.dtype}{array.shape}".encode())
-            tag.update(np.ascontiguousarray(array).data if array.size else b"")
+            tag.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)  # bfloat16 has no buffer of its own
         self._digest = tag.hexdigest()
         if self.resumed and not hmac.compare_digest(self._header["digest"], self._digest):
             raise CheckpointError(
@@ -120,16 +119,13 @@ class Checkpoint:
         - **finished** - list that the states and records of groups that are over are appended to."""
         if not self.resumed:
             return Progress(0, 0, groups[0], [])
-        records = jax.tree.structure(recorded)
         leaves = iter(self.leaves)
-        take = lambda tree: jax.tree.unflatten(tree, list(itertools.islice(leaves, tree.num_leaves)))  # noqa: E731
+        take = lambda tree: jax.tree.map(lambda leaf: _as(leaf, next(leaves)), tree)  # noqa: E731
         group, done = self._header["leg"], self._header["done"]
-        for state in groups[:group]:
-            finished.append((_as(state, take(jax.tree.structure(state))), take(records)))
+        finished.extend((take(state), take(recorded)) for state in groups[:group])
         if group == len(groups):
             return Progress(group, 0, groups[-1], [])
-        state = _as(groups[group], take(jax.tree.structure(groups[group])))
-        return Progress(group, done, state, [take(records)] if done else [])
+        return Progress(group, done, take(groups[group]), [take(recorded)] if done else [])
 
     def save(self, progress: Progress, finished: Sequence[tuple[Tree, Tree]]) -> None:
         """Write all of it, atomically: a reader sees this or what was there before.
@@ -204,8 +200,8 @@ def _key(data: np.ndarray, generator: str) -> jax.Array:
     return chacha.wrap(data) if data.shape[-1] == 8 else jax.random.wrap_key_data(jnp.asarray(data), impl=generator)
 
 
-def _as(template: Tree, values: jax.Array) -> Tree:
-    """Saved arrays as a state: keys become keys again."""
-    return jax.tree.map(
-        lambda t, v: _key(v, str(jax.random.key_impl(t))) if is_key(t) else jnp.asarray(v), template, values
+def _as(template: Tree, value: np.ndarray) -> Tree:
+    """A saved array as a leaf: keys become keys again, and numbers of types that NumPy's files do not know get their type."""
+    return (
+        _key(value, str(jax.random.key_impl(template))) if is_key(template) else jnp.asarray(value.view(template.dtype))
     )

@@ -18,7 +18,7 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.announcement import announce, reading_line
-from dpppl.runs.budget import Budget, Charge, Reservation
+from dpppl.runs.budget import Budget, Charge, Reservation, events_of
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.processes import ProcessGroup
 from dpppl.types import Tree
@@ -122,7 +122,7 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
     processes = ProcessGroup.of(request.rows, budget)
     processes.agree(run.key, request.program, **request.shared)
-    before = budget.events
+    before = events_of([c for name, own in tuple(budget.runs.items()) if name != run.run_id for c in own.charged])
     is_first = run.reservation is None
     costs = [*request.charges, *(request.later[2] if request.later else ())]
     reading = reading_line(request.rows, costs) if is_first and request.print_cost else None

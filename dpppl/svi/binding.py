@@ -141,7 +141,11 @@ def _starts_where_finite(guide: object, split: SplitModel, public: Arrays) -> bo
     """Whether the prior's density and gradient are finite where an AutoGuide starts; True where NumPyro does not ask."""
     if not isinstance(guide, autoguide.AutoGuide):
         return True
-    z = {name: value for part in guides.parts_of(guide) for name, value in vars(part).get("_init_locs", {}).items()}
+    z: dict[str, Tree] = {}
+    for part in guides.parts_of(guide):
+        is_point = isinstance(part, autoguide.AutoDelta)  # which keeps its starts constrained
+        inverse = lambda n, x, part=part: biject_to(part.prototype_trace[n]["fn"].support).inv(x)  # noqa: E731
+        z |= {n: inverse(n, x) if is_point else x for n, x in vars(part).get("_init_locs", {}).items()}
     if any(isinstance(value, jax.core.Tracer) for value in z.values()):
         return True
     if z.keys() != split.latents.keys():

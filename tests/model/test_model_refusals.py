@@ -333,6 +333,14 @@ def test_obs_mask():
         message = refused(model, X, Y, np.arange(N) > 2)
         assert "site 'y_unobserved'" in message and "If nothing depends on 'y', leave them out" in message
 
+    def weighted(x, y, observed, weight):
+        with numpyro.plate("data", x.shape[0]), handlers.scale(scale=weight):
+            x = numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=observed)
+            numpyro.sample("y", dist.Normal(latent() * x, 1.0), obs=y)
+
+    message = refused(weighted, X, Y, np.arange(N) > 2, np.ones(N, np.float32))  # log(sum p^w) is not w log(sum p)
+    assert "is scaled, and 'x_unobserved' is summed out in each row" in message
+
 
 def test_observed_sites_in_control_flow():
     def model(x, y):

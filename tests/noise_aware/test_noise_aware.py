@@ -442,6 +442,13 @@ def without_density(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
+def line(y):  # NumPyro takes the support of the transform to be the real line
+    shifted = dist.transforms.AffineTransform(0.1, 1.0)
+    mu = numpyro.sample("mu", dist.TransformedDistribution(dist.Exponential(1.0), shifted))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
 def idle(y):
     mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))
     numpyro.sample("idle", dist.Normal(mu, 1.0))
@@ -470,9 +477,13 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
         noise_aware(subsampling=dpppl.Poisson(0.1))
     with pytest.raises(ConfigurationError, match="either noise_multiplier or target_epsilon"):
         noise_aware(noise_multiplier=2.0)
-    for model in (improper, without_density):
+    for model, words in (
+        (improper, "'mu' has no"),
+        (without_density, "'mu' has no"),
+        (line, "fall on both sides.*, which is no"),
+    ):
         without = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-5)
-        with pytest.raises(UnsupportedModelError, match="'mu' has no proper prior"):
+        with pytest.raises(UnsupportedModelError, match=f"{words} proper prior"):
             without.run(dpppl.secret_key(), y)
         assert not without.budget.charged
     weighed = dpppl.NoiseAware(handlers.scale(normal_mean, 2.0), target_epsilon=1.0, target_delta=1e-5)

@@ -91,6 +91,7 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
         {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)}, {"fit": (0.4, 9.0)}, {"unseen": 9.0}, {"fit": (0.004, 16.0)},
         {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)}, {"fit": (0.1, 8.2), "impossible": (0.04, 0.021)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9, 0.0)},
         {"skew": (0.1, 60.0), "harm": (0.0, 0.0, 0.9)}, {"skew": (0.1, 9.0)}, {"skew": (0.004, 16.0)}, {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
+        {"farthest": ("w[0]", 4.2), "learned": {f"w[{k}]": 0.9 for k in range(200)}},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8}, {"hidden": 30.0},
     ],
 )  # fmt: skip

@@ -242,7 +242,9 @@ def test_the_text_states_every_number_and_every_condition(name):
 
 def test_the_temperature_line():
     """Exact at rate 1; otherwise a lower bound, with the public condition where num_data is declared."""
-    assert "exact but for discretisation" in run_of("full").privacy_report().details.temperature
+    assert "exact but for discretisation, since" in run_of("full").privacy_report().details.temperature
+    drawn = _plan(dpppl.FullBatch(), step_size=1e-5, clipping="centred").details.temperature
+    assert "exact but for discretisation and responses that centred clipping draws, since" in drawn
     line = run_of("poisson").privacy_report().details.temperature
     ratio = RATE * NUM_ROWS * (1 - RATE) / langevin_multiplier(RATE) ** 2
     assert "lower bound" in line and f"= {ratio:.3g}," in line and "not shown to be negligible" in line

@@ -91,6 +91,19 @@ def test_a_guide_starts_where_the_prior_has_a_density():
         start(3.0, 0)
 
 
+def test_a_point_of_shares_starts_at_the_priors_median():
+    """`AutoDelta` keeps its starts constrained: four shares are three unconstrained numbers."""
+
+    def model(y):
+        shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(4)))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(shares[0], 1.0), obs=y)
+
+    svi = make(model, AutoDelta(model))
+    found = svi.get_params(svi.set_up(jax.random.key(0), (Y,), {}))["shares_auto_loc"]
+    assert found.shape == (4,) and np.allclose(found, 0.25, atol=0.1)
+
+
 def test_made_up_rows_are_weights_that_may_be_divided_by():
     """NumPyro refuses a scale of zero, which weights of rows would be if made-up rows were zeros."""
 
