@@ -233,7 +233,9 @@ def by_svi(model, args, epsilon):
     )
     result = svi.run(dpppl.secret_key(), None, *args, progress_bar=False)
     samples = result.sample_posterior(jax.random.key(0), 1_000)
-    return samples, dict.fromkeys(samples, np.asarray(result.convergence.verdict, dtype=object))
+    verdict = result.verdict
+    word = "do not read" if verdict.refusals else verdict.verdict
+    return samples, dict.fromkeys(samples, np.asarray(word, dtype=object))
 
 
 def by_noise_aware(model, args, epsilon):

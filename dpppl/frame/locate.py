@@ -111,12 +111,14 @@ class Locator:
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
         stages, scalars = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         stage, sites, num_rows = stages[-1], bound.coordinates.shapes, bound.split.num_rows
-        fit = Verdict.from_releases(stages, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
+        exact = [*stages[:-1], stage._replace(sampled=1.0)]  # a run's sds are not the frame's, which noise widens
+        fit = Verdict.from_releases(exact, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
         fit = replace(fit, in_units=self.settings.rows_per_unit > 1)
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
             shapes = {site: bound.split.latents[site].shape for site in sites}
-            return Metric(shapes, *_normal(stage, self.prior), odd=odd, fit=fit)
+            centre, root, information = _normal(stage, self.prior)
+            return Metric(shapes, centre, root, information=information, odd=odd, fit=fit)
         law = stage.surrogate
         law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
         mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")
@@ -131,19 +133,22 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
-def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
-    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count.
+def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
+    """The posterior mean of a stage; the root of the covariance that goes with its curvature: no direction is worse than the
+    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; and the trace of the
+    curvature where this covariance is white.
 
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
     basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
     root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.values.shape[-1]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
-    information = unsaturated(positive_part(law.mean), law.ratio) + _UNSURE * unsure * np.eye(width)
-    spread = basis.covariance_of_latents(posterior_covariance(information, root))[0]
+    information = unsaturated(positive_part(law.mean), law.ratio)
+    found = posterior_covariance(information + _UNSURE * unsure * np.eye(width), root)
+    spread = basis.covariance_of_latents(found)[0]
     covariance = spread[np.ix_(place, place)] * np.outer(basis.scales, basis.scales)
-    return stage.belief.mean, np.linalg.cholesky((covariance + covariance.T) / 2.0)
+    root = np.linalg.cholesky((covariance + covariance.T) / 2.0)
+    return stage.belief.mean, root, float(np.sum(information * found))
 
 
 def locator(
@@ -202,7 +207,7 @@ def clipped_at(
     relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
     least longer than most scores. All squared norms are d where d coordinates are white: the histogram misses the rest, which
     is in so few rows that its noise hides them. So a tail that noise may have made does not count, nor one of
-    many times as much.
+    many times as much. Hidden information counts as that of so many rows as noise may hide, which are clipped, too.
 
     - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
     - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
@@ -217,5 +222,12 @@ def clipped_at(
     candidates = [c for c in 2.0**norms.edges if least < c < most]
     enough = [c for c in candidates if 2.0 * mu_squared * (kept(c) / c) ** 2 >= RELAXATIONS]
     norm = float(f"{max([least, *enough]):.4g}")
-    seen = min(1.0, num_rows * norms.share * squared / len(metric.centre))
-    return norm, replace(metric, kept=kept(norm), informed=seen * kept(norm))
+    seen = np.minimum(norms.middles, min([norms.high_quantile(max(_MOST_ROWS, 1.0 - norms.unseen)), *possible[-1:]]))
+    held, shown, lost = norms.mass @ np.stack(
+        [seen * np.minimum(seen, norm), seen**2, np.maximum(seen - norm, 0.0) ** 2], 1
+    )
+    expected = max(shown, (metric.information or len(metric.centre)) / max(1e-30, num_rows * norms.share))
+    unseen = max(norms.unseen, 1e-30)
+    lost += unseen * max(0.0, ((expected - shown) / unseen) ** 0.5 - norm) ** 2  # in hidden rows of one length
+    informed, cut = min(kept(norm), held / expected), min(1.0, (lost / expected) ** 0.5)
+    return norm, replace(metric, kept=kept(norm), informed=float(informed), cut=float(cut))

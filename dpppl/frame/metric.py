@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.findings.counted_rows import of_information
-from dpppl.findings.verdict import Finding, Found, care
-from dpppl.noise_aware.verdict import MOST_UNSEEN, Verdict, against, misfit
+from dpppl.findings.verdict import Finding, Found, Level, care
+from dpppl.noise_aware.verdict import Verdict, against, misfit
 from dpppl.types import Numbers, Tree
 
 Array = np.ndarray
 _SHARE = 0.1
 _DOUBT = 0.65  # of the chi-squared at which a model is wrong: a tenth of right models
+_REFUSED, _UNSEEN = 2.0, 4.0
+"""Posterior sds: a misfit that moves estimates by less is a doubt; one that may move them by more and is not seen, is another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,9 @@ class Metric:
     - **root** - (d, d), lower triangular, of the covariance.
     - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
       mode.
-    - **informed** - the share of the information that clipped scores hold: `kept`, of what the histogram of norms shows.
+    - **information** - the trace of the likelihood's curvature in u; None: 1 for each latent.
+    - **informed** - the share of the information that clipped scores hold, as far as the histogram of norms shows it.
+    - **cut** - the part of scores that was clipped, over scores, by root mean squares.
     - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such.
     - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both."""
 
@@ -36,7 +40,9 @@ class Metric:
     centre: Array
     root: Array
     kept: float = 1.0
+    information: float | None = None
     informed: float = 1.0
+    cut: float = 0.0
     fit: Verdict | None = None
     odd: tuple[int, ...] = ()
 
@@ -68,20 +74,18 @@ class Metric:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on a run that clips scores in these coordinates: how much of the information it holds, and how far the model's
-        misfit, as ranks of responses showed it to the frame, moves estimates if as much of each score is taken off."""
+        misfit, as ranks of responses showed it to the frame, moves estimates."""
         return (*self._moved(), *of_information(self.informed))
 
     def _moved(self) -> Found:
-        if self.fit is None:
+        if self.fit is None or not self.cut:
             return
-        cut = (1.0 - self.informed) ** 0.5
-        run = replace(self.fit, cut=cut, unseen=cut * self.fit.unseen)
-        doubts = [*misfit(run)]
-        if run.unseen > MOST_UNSEEN:  # ranks say nothing
-            yield doubts[0]
-        elif against(run) or not (lines := against(run, _DOUBT)):
-            yield from doubts
-        else:
+        run = replace(self.fit, cut=self.cut, unseen=self.cut * self.fit.unseen)
+        if run.unseen > _UNSEEN:  # where the frame failed, most responses are next to impossible
+            run = replace(run, impossible=(0.0, 0.0))
+        for doubt in misfit(run, _UNSEEN):
+            yield replace(doubt, level=Level.CARE) if doubt.level == Level.REFUSED and run.moved < _REFUSED else doubt
+        if run.is_wrong and not against(run) and (lines := against(run, _DOUBT)):
             what = f"the model may be wrong: {'; '.join(lines)}; clipping may move estimates by {run.moved:.1f} posterior sd"
             yield care(what, "use a richer model, a larger epsilon, or dpppl.NoiseAware, which clips less.")
 

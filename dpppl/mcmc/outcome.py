@@ -84,10 +84,11 @@ class Outcome:
 
     @cached_property
     def refusals(self) -> list[str]:
-        """Why the samples should not be read: what was measured of the rows, and `refused_alone`."""
+        """Why the samples should not be read: what was measured of the rows, a misfit of the model, and
+        `refused_alone`."""
         sites, counted = refused_alone(self.sites, self.measured, self.arrival), self.measured.counted
         alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
-        every = ranked([*([] if counted is None else counted.findings), *alone])
+        every = ranked([*([] if counted is None else counted.findings), *self.measured.framed, *alone])
         return [str(each) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:

@@ -31,7 +31,7 @@ def of_rows(run: "Reading") -> Sequence[Finding]:
 
 
 def of_elements(run: "Reading") -> Found:
-    """A finding for each word that elements have."""
+    """A finding for each word that elements have, but for those of rows and of the norm."""
     norm = "" if run.measured.is_biased else " or a smaller clipping_norm"
     longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
     if run.measured.relaxations is not None:

@@ -180,10 +180,10 @@ def conflict(run: Measured) -> Found:
         yield Finding(level, f"{what} {moved:.1f} posterior sd", cure, latent)
 
 
-def misfit(run: Measured) -> Found:
+def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
     """The model is wrong by the ranks of responses, or may be unseen. A sandwich is checked in `of_scores`."""
     lines = "; ".join(against(run))
-    if run.unseen > MOST_UNSEEN and not run.widths.is_sandwich:
+    if run.unseen > most_unseen and not run.widths.is_sandwich:
         what = f"a misfit that moves estimates by {run.unseen:.0f} posterior sd would be seen in half of such runs only"
         yield care(
             f"the rows are too few for this budget to check the model: {what}", "raise the budget or use more rows."

@@ -96,11 +96,11 @@ class SVIResult:
     @cached_property
     def _refusals(self) -> list[str]:
         """Refusals that follow from the noisy gradients alone; none where there are very many numbers."""
-        if "convergence" in vars(self):  # as in a pickle
+        if self.objective is None:  # in a pickle
             return self.convergence.refusals
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
-        metric = None if self.objective is None else self.objective.metric
+        metric = self.objective.metric
         return convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, framed=metric is not None,
             of_norm=() if metric is None else metric.findings,
