@@ -26,52 +26,41 @@ _ROUNDS, _DEGREES = 4, 5
 Drawn = tuple[dict[str, Array], str | None]
 
 
-def _residual(data: Tree, vector: jax.Array) -> jax.Array:
-    moved = (vector - data["centre"]) / data["scales"]
-    moved = jnp.append(moved - data["turn"] @ (data["turn"].T @ moved), 0.0)[data["index"]]
-    return (data["start"] + jnp.einsum("kij,kj->ki", data["slopes"], moved)).ravel()
-
-
 def _without_empty(latents: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {site: value for site, value in latents.items() if value.size}
 
 
 class Sampler:
-    """Draws of the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2): of narrow models weighted
-    ones; else, or where their weights are uneven, NUTS chains, compiled once for all surrogates. Each chain has a residual of
-    its own; all give as many samples. `x` (n,) is nearly white: see `_place`, and `_wide_latents` for wide models.
+    """Draws of the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2), by NUTS chains, compiled once
+    for all surrogates. Each chain has a residual of its own; all give as many samples. It moves in `x` (n,), which is nearly
+    white: `_latents` maps `x` to latents, with arguments `white` from `_whites`. `Narrow` and `Wide` models have their own.
 
     - **coordinates**, **num_samples** - those of the model; of all chains together."""
+
+    _whites: Callable[[Tree, tuple[Linear, Array], Array], tuple[Tree, int | None]]
+    _latents: Callable[[jax.Array, Tree, Tree], tuple[Tree, Tree, Tree]]
 
     def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
         latents = coordinates.split.latents
         zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
         self.dimension, self.coordinates, self.num_samples = len(zeros), coordinates, num_samples
-        self._is_wide = coordinates.dimension > MOST_FULL
-        members = lambda sites: {n: jnp.full(s.shape, n in sites) for n, s in latents.items()}  # noqa: E731
-        inside = [np.asarray(ravel_pytree(members(s))[0]) for s in (coordinates.moves, coordinates.sites)]
-        self._moves, self._sites = inside
-        self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
-        self._slopes = jax.jit(lambda t, white, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(white, data)))
+        places = lambda names: {n: jnp.full(s.shape, n in names) for n, s in latents.items()}  # noqa: E731
+        moves, sites = (np.asarray(ravel_pytree(places(names))[0]) for names in (coordinates.moves, coordinates.sites))
+        self._free, self._sites, self._own, self._given = moves | sites, *map(np.flatnonzero, (sites, moves, ~moves))
 
     def __call__(self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array) -> Drawn:
         """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
         prior_key, key, weights_key = jax.random.split(key, 3)
         draws = self.coordinates.draws(public, prior_key)
         points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
-        data = linear.arrays()
-        count = len(linear.start)
-        if self._is_wide:
-            whites = self._wide_white(average, covariance, points, public)
-        else:
-            whites = self._white(data, points, public)
-            if (independent := self._weighted(data, public, whites, count, generator(weights_key))) is not None:
-                return independent, None
+        data, count = (linear.arrays(), public), len(linear.start)
+        whites, axis = self._whites(data, (average, covariance), points)
+        if (independent := self._weighted(data, whites, count, generator(weights_key))) is not None:
+            return independent, None
         chain = partial(self._chain, num_samples=-(-self.num_samples // count))
-        chains = jax.vmap(chain, ((_EACH, None), None if self._is_wide else 0, 0))
+        chains = jax.vmap(chain, ((_EACH, None), axis, 0))
         # Of narrow models compiling takes longer than running; a second run finds the program.
-        arguments = (data, public), whites, jax.random.split(key, count)
-        placed, diverged = run_once(chains, *arguments, quickly=not self._is_wide)
+        placed, diverged = run_once(chains, data, whites, jax.random.split(key, count), quickly=axis is not None)
         # In the order of time: what drifts or is stuck makes the halves differ.
         samples = {n: np.concatenate(np.asarray(v).swapaxes(0, 1)) for n, v in placed.items()}
         samples = {site: value[: self.num_samples] for site, value in samples.items()}
@@ -88,36 +77,19 @@ class Sampler:
         log_prior = self.coordinates.split.log_prior(latents, data[1])
         return _without_empty(latents), log_prior + log_det - 0.5 * jnp.sum(residual**2)
 
-    def _weighted(
-        self, data: Tree, public: Tree, whites: Tree, count: int, rng: np.random.Generator
-    ) -> dict[str, Array] | None:
-        """Independent draws by site, or None where weights cannot be trusted (`resampled`). Latents that are `moves` are proposed
-        from their normal law given the others; the others from a t law that is adapted to the weights of earlier proposals
-        (Cappe, Guillin, Marin, Robert 2004)."""
-        each, given, size = -(-self.num_samples // count), self._given, len(self._given)
-        mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
-        few = max(1, min(_AT_ONCE, _MOST_NUMBERS // (count * max(1, len(self._own)) ** 2)))  # each has a root
-        each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=few)  # noqa: E731
-        shape, program = (count, CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
-        score = compiled(program, jnp.zeros((*shape, self.dimension), jnp.float32), (data, public), whites)
-        for _ in range(_ROUNDS):
-            x = rng.standard_normal((*shape, self.dimension))
-            free = x[..., given] / np.sqrt(rng.chisquare(degrees, shape) / degrees)[..., None]
-            proposed = -0.5 * (degrees + size) * np.log1p(np.sum(free**2, axis=-1) / degrees)
-            proposed -= 0.5 * np.sum(x[..., self._own] ** 2, axis=-1)
-            x[..., given] = mean + free @ root.T
-            latents, logs = score(jnp.asarray(x, jnp.float32), (data, public), whites)
-            ratios = np.asarray(logs, np.float64) - proposed
-            ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
-            if (chosen := resampled(list(ratios), np.full(count, each), rng)) is not None:
-                numbers = (np.arange(count)[:, None], np.array(chosen))
-                order = rng.permutation(count * each)[: self.num_samples]
-                return {n: np.concatenate(np.asarray(v)[numbers])[order] for n, v in latents.items()}
-            weights = np.exp(ratios - ratios.max()).ravel()
-            weights = np.minimum(weights, np.mean(weights) * np.sqrt(len(weights)))
-            points = x[..., given].reshape(len(weights), -1)
-            mean = np.average(points, axis=0, weights=weights)
-            root = root_of(np.atleast_2d(np.cov(points.T, aweights=weights)) + 1e-6 * np.eye(size))
+    def _residual(self, data: Tree, latents: Tree) -> jax.Array:
+        """The residual (k b,) of latents by site; `data`: of `Linear`, and Public arrays."""
+        linear, vector = data[0], self.coordinates.vector(latents, data[1])
+        moved = (vector - linear["centre"]) / linear["scales"]
+        moved = jnp.append(moved - linear["turn"] @ (linear["turn"].T @ moved), 0.0)[linear["index"]]
+        return (linear["start"] + jnp.einsum("kij,kj->ki", linear["slopes"], moved)).ravel()
+
+    def _residual_at(self, white: Tree, data: Tree, t: jax.Array) -> jax.Array:
+        """That of latents `t` (n,) in units of their prior's spread."""
+        return self._residual(data, self._unravel(white["middle"] + white["width"] * t))
+
+    def _weighted(self, data: Tree, whites: Tree, count: int, rng: np.random.Generator) -> dict[str, Array] | None:
+        """Independent draws by site, or None where weights cannot be trusted, as of wide models."""
         return None
 
     def _chain(self, data: Tree, white: Tree, key: jax.Array, num_samples: int) -> Tree:
@@ -139,48 +111,40 @@ class Sampler:
         latents = jax.vmap(lambda x: _without_empty(self._latents(x, data, white)[0]))(places[_NUM_WARMUP:])
         return latents, diverging[_NUM_WARMUP:]
 
-    def _latents(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree, Tree]:
-        """Latents, the log determinant of their derivatives, and their residual."""
-        if self._is_wide:
-            latents = self._wide_latents(x, white)
-            return latents, 0.0, _residual(data[0], self.coordinates.vector(latents, data[1]))
-        t, log_det = self._place(x, data, white)
-        return self._unravel(white["middle"] + white["width"] * t), log_det, self._at(white, data)(t)
 
-    def _at(self, white: Tree, data: Tree) -> Callable[[Tree], Tree]:
-        """The residual of latents in units of their prior's spread."""
+class Narrow(Sampler):
+    """The sampler of narrow models: weighted draws, or where weights are uneven, chains. Each residual places its own `x`."""
 
-        def residual(t: jax.Array) -> jax.Array:
-            latents = self._unravel(white["middle"] + white["width"] * t)
-            return _residual(data[0], self.coordinates.vector(latents, data[1]))
-
-        return residual
-
-    def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
-        """Arguments of `_place` for each chain; `points` (m, n): latents drawn from the prior."""
+    def _whites(self, data: Tree, posterior: tuple[Linear, Array], points: Array) -> tuple[Tree, int | None]:
+        """Arguments of each chain, along axis 0; `points` (m, n): latents drawn from the prior."""
         middle, width = middles_and_widths(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
-        precision, free = np.linalg.inv(covariance), self._sites | self._moves
-        given, own = self._given, self._own
+        precision, given, own, free = np.linalg.inv(covariance), self._given, self._own, self._free
+        value_and_slope = jax.jit(lambda *at: (self._residual_at(*at), jax.jacobian(self._residual_at, 2)(*at)))
         prior_root = np.linalg.cholesky(np.linalg.inv(covariance[np.ix_(own, own)])).T
         whites = []  # coordinates and `moves` are placed where they fit; the others spread as by a linear residual around these
-        for number in range(len(data["start"])):
-            each = {name: a if _EACH[name] is None else a[number] for name, a in data.items()}
+        for number in range(len(data[0]["start"])):
+            each = {name: a if _EACH[name] is None else a[number] for name, a in data[0].items()}
             start = np.zeros(len(middle))
             for _ in range(3):  # exact after two: first the latents that are measured, then those that move
-                found = self._slopes(jnp.asarray(start, jnp.float32), scales, (each, public))
+                found = value_and_slope(scales, (each, data[1]), jnp.asarray(start, jnp.float32))
                 value, slope = (np.asarray(v, np.float64) for v in found)
                 total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
                 start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
             root = root_of(np.linalg.inv(slope.T @ slope + precision)[np.ix_(given, given)])
             whites.append(scales | {"around": start[given], "root": root, "prior_root": prior_root})
-        return {name: jnp.asarray(np.array([f[name] for f in whites]), jnp.float32) for name in whites[0]}
+        return {name: jnp.asarray(np.array([f[name] for f in whites]), jnp.float32) for name in whites[0]}, 0
+
+    def _latents(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree, Tree]:
+        """Latents by site, the log determinant of their derivatives by x, and their residual."""
+        t, log_det = self._place(x, data, white)
+        return self._unravel(white["middle"] + white["width"] * t), log_det, self._residual_at(white, data, t)
 
     def _place(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree]:
         """Latents, in units of their prior's spread, and the log determinant of their derivatives by x."""
         # The residual is affine in `moves`: they get the mean and covariance that a normal prior would give them given others.
-        given, own, at = self._given, self._own, self._at(white, data)
+        given, own, at = self._given, self._own, partial(self._residual_at, white, data)
         t = jnp.zeros_like(x).at[given].set(white["around"] + white["root"] @ x[given])
         if not len(own):
             return t, 0.0
@@ -190,18 +154,52 @@ class Sampler:
         moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
-    def _wide_white(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Tree:
-        """Arguments of `_wide_latents`: scales around latents that fit; coordinates are white under this `covariance` of u."""
+    def _weighted(self, data: Tree, whites: Tree, count: int, rng: np.random.Generator) -> dict[str, Array] | None:
+        """Independent draws by site, or None where weights cannot be trusted (`resampled`). Latents that are `moves` are proposed
+        from their normal law given the others; the others from a t law that is adapted to the weights of earlier proposals
+        (Cappe, Guillin, Marin, Robert 2004)."""
+        each, given, size = -(-self.num_samples // count), self._given, len(self._given)
+        mean, root, degrees = np.zeros(size), np.eye(size), max(_DEGREES, size)
+        few = max(1, min(_AT_ONCE, _MOST_NUMBERS // (count * max(1, len(self._own)) ** 2)))  # each has a root
+        each_of = lambda x, data, white: lax.map(partial(self._density, data=data, white=white), x, batch_size=few)  # noqa: E731
+        shape, program = (count, CANDIDATES * each), jax.vmap(each_of, (0, (_EACH, None), 0))
+        score = compiled(program, jnp.zeros((*shape, self.dimension), jnp.float32), data, whites)
+        for _ in range(_ROUNDS):
+            x = rng.standard_normal((*shape, self.dimension))
+            free = x[..., given] / np.sqrt(rng.chisquare(degrees, shape) / degrees)[..., None]
+            proposed = -0.5 * (degrees + size) * np.log1p(np.sum(free**2, axis=-1) / degrees)
+            proposed -= 0.5 * np.sum(x[..., self._own] ** 2, axis=-1)
+            x[..., given] = mean + free @ root.T
+            latents, logs = score(jnp.asarray(x, jnp.float32), data, whites)
+            ratios = np.asarray(logs, np.float64) - proposed
+            ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
+            if (chosen := resampled(list(ratios), np.full(count, each), rng)) is not None:
+                numbers = (np.arange(count)[:, None], np.array(chosen))
+                order = rng.permutation(count * each)[: self.num_samples]
+                return {n: np.concatenate(np.asarray(v)[numbers])[order] for n, v in latents.items()}
+            weights = np.exp(ratios - ratios.max()).ravel()
+            weights = np.minimum(weights, np.mean(weights) * np.sqrt(len(weights)))
+            points = x[..., given].reshape(len(weights), -1)
+            mean = np.average(points, axis=0, weights=weights)
+            root = root_of(np.atleast_2d(np.cov(points.T, aweights=weights)) + 1e-6 * np.eye(size))
+        return None
+
+
+class Wide(Sampler):
+    """The sampler of wide models: chains; `x` is placed as the average of the residuals has it."""
+
+    def _whites(self, data: Tree, posterior: tuple[Linear, Array], points: Array) -> tuple[Tree, int | None]:
+        """Arguments that all chains share: scales around latents that fit; coordinates are white under the posterior."""
+        (average, covariance), basis = posterior, posterior[0].basis
         middle, width = (jnp.asarray(a, jnp.float32) for a in middles_and_widths(points))
-        basis = average.basis
         if not self.coordinates.held:
             arrays = {"roots": basis.roots @ root_of(covariance), "mean": average.centre}
-            return {"middle": middle, "width": width} | {n: jnp.asarray(a, jnp.float32) for n, a in arrays.items()} | {
-                n: a for n, a in average.arrays().items() if n in ("scales", "turn", "index")
-            } | {"place": jnp.asarray(basis.layout.place)}  # fmt: skip
-        data = {name: a if _EACH[name] is None else a[0] for name, a in average.arrays().items()}
-        at, free = self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves
-        mask = jnp.asarray(free, jnp.float32)
+            white = {n: jnp.asarray(a, jnp.float32) for n, a in arrays.items()} | {"middle": middle, "width": width}
+            white |= {n: a for n, a in average.arrays().items() if n in ("scales", "turn", "index")}
+            return white | {"place": jnp.asarray(basis.layout.place)}, None
+        each = {name: a if _EACH[name] is None else a[0] for name, a in average.arrays().items()}
+        at = partial(self._residual_at, {"middle": middle, "width": width}, (each, data[1]))
+        mask = jnp.asarray(self._free, jnp.float32)
 
         @jax.jit
         def fitted(t: jax.Array) -> jax.Array:
@@ -210,22 +208,22 @@ class Sampler:
             normal = lambda s: s + mask * backward(forward(mask * s))[0]  # noqa: E731
             return t + mask * cg(normal, -mask * (backward(value)[0] + t), maxiter=300)[0]
 
-        start = jnp.zeros(len(free))
+        start = jnp.zeros(len(mask))
         for _ in range(3):
             start = fitted(start)
         forward = jax.linearize(at, start)[1]
-        square = lambda i: jnp.sum(forward(jax.nn.one_hot(i, len(free))) ** 2)  # noqa: E731
-        squares = jax.jit(lambda: lax.map(square, jnp.arange(len(free)), batch_size=_AT_ONCE))()
-        return {"middle": middle + width * start, "width": width * (1.0 / jnp.sqrt(1.0 + squares))}
+        square = lambda i: jnp.sum(forward(jax.nn.one_hot(i, len(mask))) ** 2)  # noqa: E731
+        squares = jax.jit(lambda: lax.map(square, jnp.arange(len(mask)), batch_size=_AT_ONCE))()
+        return {"middle": middle + width * start, "width": width * (1.0 / jnp.sqrt(1.0 + squares))}, None
 
-    def _wide_latents(self, x: jax.Array, white: Tree) -> Tree:
-        latents = white["middle"] + white["width"] * x
+    def _latents(self, x: jax.Array, data: Tree, white: Tree) -> tuple[Tree, Tree, Tree]:
+        vector = white["middle"] + white["width"] * x
         if "roots" in white:
-            where, turn = np.flatnonzero(self._sites), white["turn"]
-            t = jnp.einsum("kij,kj->ki", white["roots"], jnp.append(x[where], 0.0)[white["index"]])
-            t = t.ravel()[white["place"]]
-            latents = latents.at[where].set(white["mean"] + white["scales"] * (t - turn @ (turn.T @ t)))
-        return self._unravel(latents)
+            t = jnp.einsum("kij,kj->ki", white["roots"], jnp.append(x[self._sites], 0.0)[white["index"]])
+            t, turn = t.ravel()[white["place"]], white["turn"]
+            vector = vector.at[self._sites].set(white["mean"] + white["scales"] * (t - turn @ (turn.T @ t)))
+        latents = self._unravel(vector)
+        return latents, 0.0, self._residual(data, latents)
 
 
 def middles_and_widths(points: Array) -> tuple[Array, Array]:
@@ -251,7 +249,8 @@ def draw(
     elif set(coordinates.sites) == set(coordinates.split.latents):
         points = mixture.weighted(log_prior, rng, num_samples)
     if points is None:
-        samples, problem = Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+        sampler = Narrow if coordinates.dimension <= MOST_FULL else Wide
+        samples, problem = sampler(coordinates, num_samples)(*mixture.linear(), public, key)
         sites, empty = coordinates.split.latents.items(), np.zeros(0)
         return {n: np.asarray(samples.get(n, empty), s.dtype).reshape(num_samples, *s.shape) for n, s in sites}, problem
     found = run_once(jax.vmap(coordinates.latents), np.asarray(points, np.float32))

@@ -33,7 +33,7 @@ MOVED = "test_pull:test_the_pull_is_the_distance_to_the_likelihood"
 NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 RESPONSES = "dpppl.model.responses:Responses."
 TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
-SAMPLER = "dpppl.noise_aware.posterior:Sampler."
+SAMPLER, NARROW = "dpppl.noise_aware.posterior:Sampler.", "dpppl.noise_aware.posterior:Narrow."
 OWN = "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"
 bug = functools.partial(Mutation, cached=False)
 
@@ -59,7 +59,7 @@ MUTATIONS = [
         "test_verdict:test_notebooks_show_the_line_and_the_words_by_site"),
     bug("latents that are no coordinates have no word", "dpppl.noise_aware.conclusion:concluded", "beyond=words", "beyond={}",
         OWN, (0.25, "monkeypatch")),
-    bug("proposals are not weighed by their density", f"{SAMPLER}_weighted", "ratios = np.asarray(logs, np.float64) - proposed",
+    bug("proposals are not weighed by their density", f"{NARROW}_weighted", "ratios = np.asarray(logs, np.float64) - proposed",
         "ratios = np.asarray(logs, np.float64)", OWN, (0.25, "monkeypatch")),
     bug("weights of draws that move with others are not transformed", f"{SAMPLER}_density", "+ log_det", "", OWN,
         (0.25, "monkeypatch")),
