@@ -14,20 +14,13 @@ from dpppl.noise_aware.sides import NOTABLE_RATIO
 from dpppl.report.render import table
 from dpppl.row_statistics.fit import SURE, certain
 
-MOST_DISPERSED = 1.1
+# Thresholds of several checks; those of one alone stand in it.
 MOST_HIDDEN = 40.0
-MOST_ARRIVAL, MOST_DISAGREEMENT, SKEWED_DISAGREEMENT, MOST_SCATTER = 2.0, 8.0, 4.0, 0.1
 LEAST_DEPARTURE = 0.005  # smaller departures by surprise, and third moments, are not told, however many rows there are
-UNLEARNED_FACTOR = 4.0
-TOGETHER_SURE = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
-LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
-SKEW_SURE = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
-UNIT_DISPERSION = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
-MOST_DISTANCE, MOST_FORGOTTEN, LEAST_RESOLVED = 3.0, 0.2, 0.7
-_MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 LEAST_HARM, MOST_UNSEEN = 1.0, 10.0  # posterior sds
 MOST_SIDE_NOISE = 1.5  # noise over what is sought: its absence moves a release by less than .7 of its sds
 LEAST_CHANCE = 0.002  # by chance in one run of 500
+_MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +129,12 @@ def unfinished(run: Measured) -> Found:
     """The run has not converged."""
     far = _conflict(run)
     cure = far or run.unnamed or _MORE
-    if not run.arrival < MOST_ARRIVAL:
+    most_arrival, most_disagreement, most_scatter = 2.0, 8.0, 0.1
+    if not run.arrival < most_arrival:
         yield refused(f"the gradients were taken {run.arrival:.1f} sd away from the posterior mean: {cure}.")
-    if not run.agreement < MOST_DISAGREEMENT:
+    if not run.agreement < most_disagreement:
         yield refused(f"the last two stages disagree by {run.agreement:.1f} sd: {cure}.")
-    if not run.chi_squared < 1.0 + MOST_SCATTER + 4.0 * np.sqrt(2.0 / run.degrees):
+    if not run.chi_squared < 1.0 + most_scatter + 4.0 * np.sqrt(2.0 / run.degrees):
         yield refused(
             f"gradients scatter {run.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
             "quadratic where they were taken",
@@ -159,7 +153,7 @@ def failed(run: Measured) -> Found:
 def _conflict(run: Measured) -> str:
     """The latent that the data put where the prior does not expect it, in words; else ""."""
     (name, distance), cure = run.farthest, "give it a wider prior, or scale the columns that belong to it"
-    least = max(MOST_DISTANCE, certain(LEAST_CHANCE / max(1, len(run.learned))) ** 0.5)  # of the farthest of them all
+    least = max(3.0, certain(LEAST_CHANCE / max(1, len(run.learned))) ** 0.5)  # of the farthest of them all
     words = f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: {cure}"
     return "" if distance < least else words
 
@@ -211,13 +205,17 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
     """Arguments against the model from ranks of responses, as parts of a sentence; by chance in less than 2 % of runs.
 
     - **part** - of each chi-squared that is asked for."""
-    lines = []
-    departure, chi_squared = run.fit
+    unlearned_factor = 4.0
+    together_sure = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
+    link_chance = 0.005  # of doubting a right model for its ranks by value
+    skew_sure = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
+    unit_dispersion = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
+    lines, (departure, chi_squared) = [], run.fit
     # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
-    times = part * (1.0 if max(run.learned.values(), default=1.0) > 0.5 else UNLEARNED_FACTOR)
+    times = part * (1.0 if max(run.learned.values(), default=1.0) > 0.5 else unlearned_factor)
     share, std = run.impossible
     together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
-    is_sure = chi_squared >= times * SURE or together >= times * TOGETHER_SURE
+    is_sure = chi_squared >= times * SURE or together >= times * together_sure
     if is_sure and departure >= LEAST_DEPARTURE and run.harm[0] >= LEAST_HARM and not run.in_units:
         lines.append(
             f"by surprise, responses rank {run.rank[0]:.3f} ± {run.rank[1]:.3f} among its own (more than .5 if they are "
@@ -225,15 +223,15 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
             f"{together:.0f} of 3 with responses that are next to impossible)"
         )
     coordinate, departure, chi_squared, count = run.link
-    times *= UNIT_DISPERSION if run.in_units else 1.0
-    if run.harm[1] >= LEAST_HARM and chi_squared >= times * certain(LINK_CHANCE / count):
+    times *= unit_dispersion if run.in_units else 1.0
+    if run.harm[1] >= LEAST_HARM and chi_squared >= times * certain(link_chance / count):
         where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
         lines.append(
             f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
             "degree), as if a square, an interaction or another link were missing"
         )
     departure, chi_squared = run.skew
-    is_sure = chi_squared >= times * SKEW_SURE and abs(departure) >= LEAST_DEPARTURE
+    is_sure = chi_squared >= times * skew_sure and abs(departure) >= LEAST_DEPARTURE
     if is_sure and run.harm[2] >= LEAST_HARM and not run.in_units:
         lines.append(
             f"responses have another distribution than the model's: by value, the third moment of their ranks is "
@@ -260,7 +258,7 @@ def of_scores(run: Measured) -> Found:
             "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have "
             "mean zero, and predictions of single rows are not calibrated."
         )
-    if ratio - STANDS_OUT * std > MOST_DISPERSED:
+    if ratio - STANDS_OUT * std > 1.1:
         cure = "" if is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
         yield care(
             f"scores vary {ratio:.1f} ± {std:.1f} times as much as under the model, and the sd of '{latent}' is {wider:.1f} "
@@ -271,20 +269,21 @@ def of_scores(run: Measured) -> Found:
 
 def of_stages(run: Measured) -> Found:
     """The last stage knows less than the one before, noise hides what was learned, or the likelihood is not normal there."""
+    most_forgotten, least_resolved, skewed_disagreement = 0.2, 0.7, 4.0
     before, after = run.stages_learned
-    if not before - after < MOST_FORGOTTEN:
+    if not before - after < most_forgotten:
         yield care(
             f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
             f"{before:.0%}: what is said to be learned is not",
             "raise the budget, or take fewer latents.",
         )
-    if not (run.resolved >= LEAST_RESOLVED or run.is_prior):
+    if not (run.resolved >= least_resolved or run.is_prior):
         yield care(
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
             "raise the budget, take fewer latents, or predict by dpppl.SVI.",
         )
-    if run.agreement >= SKEWED_DISAGREEMENT and not any(unfinished(run)):
+    if run.agreement >= skewed_disagreement and not any(unfinished(run)):
         yield care(
             f"the last two stages disagree by {run.agreement:.1f} sd, more than their noise: the likelihood is skewed where "
             "they were taken, as where most probabilities are near 0 or 1; its intervals may be too narrow."
