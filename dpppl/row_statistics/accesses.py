@@ -15,15 +15,15 @@ NUM_AXES = 8  # the most coordinates along which rows are compared, and curvatur
 
 
 class Kind(StrEnum):
-    """The kinds of accesses. Each releases a noisy sum over rows of numbers in units of their bounds, of one row at most 1 long:
-    the sensitivity is 1. The method of `RowStatistics` with the same name computes them.
+    """The kinds of accesses. Each releases a noisy sum over rows of numbers in units of their bounds. The door clips those of one
+    row to length 1, the sensitivity. The method of `RowStatistics` of the same name computes them, from these fields of `At`.
 
     GRADIENT    v psi: d; as many accesses as a walk has steps
     CURVATURE   w A: its blocks and its products with the sketch; (v psi)(v psi)': its blocks; see `scores_share`
-    BIN         a 1 in the bin of the length of its score, or of its curvature: norm_histogram.SIZE
-    SIZES       lengths of w A at two points: 2
-    SIDES       w A along n directions, at the mean and on both sides: 4 n
-    SCALARS     how well it fits, see `fit.numbers`: as many as its `Order` has"""
+    BIN         a 1 in the bin of the length of its score, or if `of_curvature` of its curvature: norm_histogram.SIZE
+    SIZES       lengths of w A at a point `halfway` (d,), and at `point`: 2
+    SIDES       w A along n directions `along` (d, n), at `point`, and for each at its own two of the points `sides` (2 n, d): 4 n
+    SCALARS     how well it fits, compared in `directions` (d, k), see `fit.numbers`: as many as its `Order` has"""
 
     GRADIENT = "gradient"
     CURVATURE = "curvature"
@@ -38,15 +38,11 @@ class Kind(StrEnum):
 
 
 class At(NamedTuple):
-    """Where accesses are made. Each kind reads its own of the fields that may be None.
+    """Where accesses are made. `Kind` lists the fields that one kind alone reads; they may be None.
 
     - **point**, **norm**, **curvature_bound** - (d,); bounds of a row's score and of its curvature.
     - **basis** - the coordinates u.
     - **score_bound** - the score of a row whose curvature is longer is weighed down.
-    - **halfway** - of SIZES: another point, (d,).
-    - **sides**, **along** - of SIDES: points (2 n, d), and directions (d, n).
-    - **directions** - of SCALARS: those in which rows are compared, (d, k).
-    - **of_curvature** - of BIN: whether it is that of curvatures.
     - **kind**, **passes** - of `Joint`: the number of the kind, and at how many points it looks."""
 
     point: Numbers

@@ -20,9 +20,11 @@ from dpppl.row_statistics.matrices import Array, times
 from dpppl.types import Numbers, Scalar, Tree
 
 FIT, LINK, SKEW = 0.6, 0.6, 0.32
-"""By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
-and the numbers released with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts
-in one number only."""
+"""By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all
+numbers of a row are about 1 long at most. A row that says nothing, or whose response is next to impossible, has one number only.
+The door clips to length 1: sensitivity needs no more, and longer rows lose that part of their ranks. Ascent over laws found 1.009
+for 16 listed responses and 3 flags, 1.016 for 256, where one response has three quarters and the row's own is the next likely and
+the lowest; and 1.4 where the model expects most of its own responses to be next to impossible."""
 _IMPOSSIBLE_LOG_RATIO, _SDS = 12.0, 5.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away. A sum over more numbers of a row has a larger sd."""
@@ -92,7 +94,7 @@ def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
     is_outside: jax.Array, share: Numbers | float = 1.0, size: Scalar = 1,
 ) -> jax.Array:  # fmt: skip
-    """The numbers that a row releases, in their `Order`, of norm at most 1. `Fit.from_sums` reads their sums.
+    """The numbers that a row releases, in their `Order`; of their length see `FIT`. `Fit.from_sums` reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -25,19 +26,24 @@ _FEWEST_ROWS = 1_000
 """The proof allows fewer single numbers in a program than there are rows, and a joint one holds more than one of a kind."""
 
 
-class _Seen(NamedTuple):
-    """Numbers of the first point, as in `Influence`; from `lengths` on of all points, `at_sides` of those on both sides."""
+class _First(NamedTuple):
+    """Numbers of the first point, as in `Influence`; `own`: the length of the score."""
 
-    psi: jax.Array
-    is_clipped: jax.Array
-    own: jax.Array  # the length of the score
-    squares: jax.Array
-    matrix: jax.Array
-    along: jax.Array
-    lengths: jax.Array
-    at_sides: jax.Array
-    log_probs: jax.Array
-    totals: jax.Array
+    psi: Tree
+    is_clipped: Tree
+    own: Tree
+    squares: Tree
+    matrix: Tree
+    along: Tree
+
+
+class _Each(NamedTuple):
+    """Numbers of a point, or of all; `side`: the curvature along its own direction, of those on both sides."""
+
+    length: Tree
+    side: Tree
+    log_probs: Tree
+    totals: Tree
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class Joint:
         few, statistics = self._few, self.statistics
         is_scalars = (at.kind == Kind.SCALARS.number).astype(jnp.int32)
 
-        def at_point(number: jax.Array) -> _Seen:
+        def at_point(number: jax.Array) -> tuple[_First, _Each]:
             later = lax.dynamic_index_in_dim(sides, jnp.maximum(number - 1, 0), keepdims=False)
             here = at._replace(point=jnp.where(number == 0, at.point, later))
             redraw = number * is_scalars
@@ -131,46 +137,42 @@ class Joint:
                 matrix = _where(at.kind == Kind.CURVATURE.number, found.matrix)
                 own = jnp.linalg.norm(statistics.through(here, members.jacobian, members.scores[:1])[0])
                 totals = statistics.totals(here, row, public, members.others)
-                squares = found.squares(directions)
-                return own, squares, matrix, weight * found.along(along), members.log_probs, totals
+                return own, found.squares(directions), matrix, weight * found.along(along), members.log_probs, totals
 
             own, squares, matrix, curvatures, log_probs, totals = _where(at.kind != Kind.GRADIENT.number, others)
-            of_direction = curvatures[(number - 1) % few]
-            first = found.psi, found.is_clipped, own, squares, matrix, curvatures
-            return _Seen(*first, found.length, of_direction, log_probs, totals)
+            each = _Each(found.length, curvatures[(number - 1) % few], log_probs, totals)
+            return _First(found.psi, found.is_clipped, own, squares, matrix, curvatures), each
 
         traced, like = jax.make_jaxpr(at_point, return_shape=True)(jax.ShapeDtypeStruct((), np.int32))
 
-        def one(number: jax.Array, seen: _Seen) -> _Seen:
-            here = jax.tree.unflatten(jax.tree.structure(like), jaxpr_as_fun(traced)(number))
-            first = [jnp.where(number == 0, new, old) for new, old in zip(here[:6], seen[:6])]
-            places = zip(seen[6:], here[6:], (number, number - 1, number, number))
-            return _Seen._make([*first, *(lax.dynamic_update_index_in_dim(*each, 0) for each in places)])
+        def one(number: jax.Array, seen: tuple[_First, _Each]) -> tuple[_First, _Each]:
+            first, each = jax.tree.unflatten(jax.tree.structure(like), jaxpr_as_fun(traced)(number))
+            first = jax.tree.map(partial(jnp.where, number == 0), first, seen[0])
+            places = _Each(number, number - 1, number, number)
+            return first, jax.tree.map(partial(lax.dynamic_update_index_in_dim, axis=0), seen[1], each, places)
 
-        counts = 2, 2 * few, *[self.passes(Kind.SCALARS)] * 2
-        start = [jnp.zeros(x.shape, x.dtype) for x in like[:6]]
-        start += [jnp.zeros((count, *x.shape), x.dtype) for count, x in zip(counts, like[6:])]
-        seen = lax.fori_loop(0, at.passes, one, _Seen._make(start))
+        counts = _Each(2, 2 * few, *[self.passes(Kind.SCALARS)] * 2)
+        zeros = lambda x, *count: jnp.zeros((*count, *x.shape), x.dtype)  # noqa: E731
+        start = jax.tree.map(zeros, like[0]), jax.tree.map(zeros, like[1], counts)
+        first, every = lax.fori_loop(0, at.passes, one, start)
         # Of the real response at the first point, of others at later ones, or, where they are listed, at the first.
         of_each = lambda x: x[0] if self._is_listed else jnp.append(x[0, 0], x[1:, 1:])  # noqa: E731
-        log_probs, totals = of_each(seen.log_probs), of_each(seen.totals)
+        log_probs, totals = of_each(every.log_probs), of_each(every.totals)
         shares = jnp.full(len(log_probs), 1.0 / len(log_probs))
         if self._is_listed:
             shares = jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs[1:]))
-        length = seen.lengths[0]
-        found = Influence(
-            None, seen.psi, length, seen.is_clipped, lambda: seen.matrix, lambda _: seen.squares, lambda _: seen.along
-        )
+        given = lambda: first.matrix, lambda _: first.squares, lambda _: first.along
+        found = Influence(None, first.psi, every.length[0], first.is_clipped, *given)
         padded = lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x)))  # noqa: E731
-        heads: tuple[Callable[[], Tree], ...] = (
-            lambda: padded(statistics.gradient_of(at, row, found)),
-            lambda: padded(jnp.concatenate([*statistics.curvature_of(at, row, found).values()])),
-            lambda: padded(in_bin(jnp.where(at.of_curvature, length / at.norm**2, seen.own))),
-            lambda: padded(statistics.sizes_of(at, row, seen.lengths[::-1])),
-            lambda: padded(statistics.sides_of(jnp.append(seen.along, seen.at_sides).reshape(3, few))),
-            lambda: padded(statistics.scalars_of(at, row, public, shares, found, log_probs, totals)),
-        )
-        return lax.switch(at.kind, heads)
+        heads: dict[Kind, Callable[[], Tree]] = {
+            Kind.GRADIENT: lambda: padded(statistics.gradient_of(at, row, found)),
+            Kind.CURVATURE: lambda: padded(jnp.concatenate([*statistics.curvature_of(at, row, found).values()])),
+            Kind.BIN: lambda: padded(in_bin(jnp.where(at.of_curvature, found.length / at.norm**2, first.own))),
+            Kind.SIZES: lambda: padded(statistics.sizes_of(at, row, every.length[::-1])),
+            Kind.SIDES: lambda: padded(statistics.sides_of(jnp.append(first.along, every.side).reshape(3, few))),
+            Kind.SCALARS: lambda: padded(statistics.scalars_of(at, row, public, shares, found, log_probs, totals)),
+        }
+        return lax.switch(at.kind, [heads[kind] for kind in Kind])
 
 
 def _where(is_asked: jax.Array, function: Callable[[], Tree]) -> Tree:

@@ -369,7 +369,7 @@ MUTATIONS = [
     Mutation("shared draws count for nothing", "dpppl.model.responses:Responses.added",
              "self.split.num_rows / self._num_shared", "1e-9 * self.split.num_rows",
              "test_shared_law:test_rows_of_drawn_responses_are_centred_by_draws_that_they_share"),
-    Mutation("sizes of each other's points", "dpppl.row_statistics.joint:Joint.__call__", "seen.lengths[::-1]", "seen.lengths",
+    Mutation("sizes of each other's points", "dpppl.row_statistics.joint:Joint.__call__", "every.length[::-1]", "every.length",
              "test_joint:test_each_kind_releases_the_numbers_of_its_own_statistic"),
     Mutation("one noise for a joint walk", "dpppl.row_statistics.walk:walked", "return i + 1, new", "return i, new",
              "test_joint:test_one_program_releases_what_six_do", ("categorical",)),
