@@ -85,7 +85,7 @@ class Sampler:
         return (linear["start"] + jnp.einsum("kij,kj->ki", linear["slopes"], moved)).ravel()
 
     def _residual_at(self, white: Tree, data: Tree, t: jax.Array) -> jax.Array:
-        """That of latents `t` (n,) in units of their prior's spread."""
+        """The residual of latents `t` (n,) in units of their prior's spread."""
         return self._residual(data, self._unravel(white["middle"] + white["width"] * t))
 
     def _weighted(self, data: Tree, whites: Tree, count: int, rng: np.random.Generator) -> dict[str, Array] | None:

@@ -38,11 +38,12 @@ class Kind(StrEnum):
 
 
 class At(NamedTuple):
-    """Where accesses are made. `Kind` lists the fields that one kind alone reads; they may be None.
+    """Where accesses are made.
 
     - **point**, **norm**, **curvature_bound** - (d,); bounds of a row's score and of its curvature.
     - **basis** - the coordinates u.
     - **score_bound** - the score of a row whose curvature is longer is weighed down.
+    - **halfway**, **sides**, **along**, **directions**, **of_curvature** - of one kind each, see `Kind`; None for the others.
     - **kind**, **passes** - of `Joint`: the number of the kind, and at how many points it looks."""
 
     point: Numbers

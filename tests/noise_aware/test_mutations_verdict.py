@@ -48,7 +48,7 @@ MUTATIONS = [
         FOUND, (lambda: WRONG, ENDED)),
     bug("the mildest finding comes first", "dpppl.findings.verdict:ranked", "(finding.level,", "(-finding.level,",
         FOUND, (lambda: WRONG, ENDED)),
-    bug("checks that see nothing", f"{CHECKS}misfit", "run.unseen > MOST_UNSEEN", "False", FOUND, (lambda: {"unseen": 12.0}, "too few")),
+    bug("checks that see nothing", f"{CHECKS}misfit", "run.unseen > most_unseen", "False", FOUND, (lambda: {"unseen": 12.0}, "too few")),
     bug("a departure that harms nothing", f"{CHECKS}against", "run.harm[0] >= LEAST_HARM and", "",
         CHANCE, (lambda: {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)},)),
     bug("a departure by value that harms nothing", f"{CHECKS}against", "run.harm[1] >= LEAST_HARM and", "",
