@@ -174,7 +174,7 @@ ROOMS = {
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_619, 1_400),
     "svi": ("svi", 2_517, 1_400),
-    "row_statistics": ("row_statistics", 1_989, 700),
+    "row_statistics": ("row_statistics", 1_988, 700),
     "noise_aware": ("noise_aware", 2_544, 900),
     "contrib": ("contrib", 4_000, 4_000),
 }

@@ -122,12 +122,11 @@ class Joint:
         assert at.along is not None and at.directions is not None and at.sides is not None
         (public, key), sides, along, directions = rest, at.sides, at.along, at.directions
         few, statistics = self._few, self.statistics
-        is_scalars = (at.kind == Kind.SCALARS.number).astype(jnp.int32)
 
         def at_point(number: jax.Array) -> tuple[_First, _Each]:
             later = lax.dynamic_index_in_dim(sides, jnp.maximum(number - 1, 0), keepdims=False)
             here = at._replace(point=jnp.where(number == 0, at.point, later))
-            redraw = number * is_scalars
+            redraw = number * (at.kind == Kind.SCALARS.number)
             draws = jnp.where(redraw > 0, jax.random.fold_in(key, redraw), key)
             members = statistics.members(here, row, public, draws)
             found = statistics.drawn_influence(here, *members[1:4])
