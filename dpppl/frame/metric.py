@@ -17,7 +17,7 @@ from dpppl.types import Numbers, Tree
 Array = np.ndarray
 _SHARE = 0.1
 _DOUBT = 0.65  # of the chi-squared at which a model is wrong: a tenth of right models
-_REFUSED, _UNSEEN = 2.0, 4.0
+_REFUSED, _UNSEEN = 1.0, 4.0
 """Posterior sds: a misfit that moves estimates by less is a doubt; one that may move them by more and is not seen, is another."""
 
 

@@ -274,8 +274,8 @@ FITS = dict(
         ({}, 0.4, "read: "),
         ({"link": ("w[0]", -0.1, 7.0, 9)}, 0.4, "read: "),
         ({"link": ("w[0]", -0.1, 8.4, 9)}, 0.4, "read with care: the model may be wrong: where 'w[0]' matters most"),
-        ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.4, "read with care: the model is wrong: where 'w[0]' matters most"),
-        ({"link": ("w[0]", -0.1, 14.0, 9), "harm": (3.0, 6.0, 3.0)}, 0.4, "do not read: the model is wrong: where 'w[0]'"),
+        ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model is wrong: where 'w[0]' matters most"),
+        ({"link": ("w[0]", -0.1, 14.0, 9), "harm": (3.0, 4.0, 3.0)}, 0.3, "do not read: the model is wrong: where 'w[0]'"),
         ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.04, "read: "),  # next to nothing is cut off
         ({"link": ("w[0]", -0.1, 8.4, 9)}, 0.04, "read: "),
         ({"impossible": (0.01, 0.001)}, 0.0, "read: "),
