@@ -107,8 +107,8 @@ class NoiseAware(NoiseAwareSettings):
         with TRACING:
             prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
-        law, access_key = (bound.responses, coordinates.latents, prior.first()), keys.stream(run.key, "accesses")
-        statistics = statistics_of(*law, self.weights, self.most_scores)
+        responses, access_key = bound.responses, keys.stream(run.key, "accesses")
+        statistics = statistics_of(responses, coordinates.latents, prior.first(), self.weights, self.most_scores)
         with bar_for(len(charge.noise_multipliers), visible=self.progress_bar, bar_format=_BAR) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             digest = ",".join(program.digest for program in programs.values())

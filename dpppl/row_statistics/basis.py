@@ -36,15 +36,15 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, coordinate_blocks: Sequence[Array], pivots: Array) -> "Layout":
-        """A first block of the pivots; then the `coordinate_blocks`, (n,) each, without these. One home alone needs no pivots."""
+        """A first block of the pivots; then the `coordinate_blocks`, (n,) each, without these. One block needs no pivots."""
         if len(coordinate_blocks) == 1:
             return cls(coordinate_blocks[0][None], np.argsort(coordinate_blocks[0]))
         width = max(RANK, max(map(len, coordinate_blocks)))
         dimension = sum(map(len, coordinate_blocks))
         index = np.full((1 + len(coordinate_blocks), width), dimension)
         index[0, : len(pivots)] = pivots
-        for row, home in zip(index[1:], coordinate_blocks):
-            row[: len(home)] = np.where(np.isin(home, pivots), dimension, home)
+        for row, block in zip(index[1:], coordinate_blocks):
+            row[: len(block)] = np.where(np.isin(block, pivots), dimension, block)
         places = np.zeros(dimension + 1, int)
         places[index.ravel()] = np.arange(index.size)
         return cls(index, places[:-1])

@@ -211,13 +211,13 @@ class Coordinates:
     def _normal(self, public: Arrays, mean: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
 
-        def told(start: jax.Array, points: jax.Array, public: Arrays) -> Tree:
+        def expansion(start: jax.Array, points: jax.Array, public: Arrays) -> Tree:
             log_prior = lambda x: self.log_prior(x, public)  # noqa: E731
             found = jax.vmap(log_prior)(points) - log_prior(start)
             return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found
 
         arguments = np.asarray(mean, np.float32), np.asarray(points, np.float32), public
-        gradient, hessian, found = (np.asarray(x, np.float64) for x in run_once(told, *arguments))
+        gradient, hessian, found = (np.asarray(x, np.float64) for x in run_once(expansion, *arguments))
         away, precision = points - mean, -hessian
         expected = away @ gradient - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
         if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * len(mean)):
