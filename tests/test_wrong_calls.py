@@ -174,6 +174,8 @@ for name, values in FIT.items():
         case(f"SVI {name}={value!r}"[:60], lambda n=name, v=value: svi(**{n: v}), names(name))
 for loss in (RenyiELBO, TraceGraph_ELBO, TraceEnum_ELBO):
     case(f"SVI loss {loss.__name__}", lambda a=loss: svi(loss=a()))
+for way in ("multi_sample_guide", "sum_sites"):
+    case(f"SVI loss {way}", lambda a=way: svi(loss=Trace_ELBO(**{a: a == "multi_sample_guide"})))
 RELEASES = {
     "coordinates": [3, ["nope"], [], "v", {"mu": 1}],
     "num_samples": [0, 1.5, "a"],

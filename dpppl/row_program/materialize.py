@@ -80,20 +80,21 @@ def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None
     """
     inputs = inputs_of(program)
     held = {v for v, of_row in zip(inputs, of_rows) if of_row}
-    factors_of: dict[Atom, frozenset[Atom]] = dict.fromkeys(held, frozenset())
+    factors_of: dict[Atom, dict[Atom, None]] = {v: {} for v in held}  # in the program's order, which every process has
 
-    def factors(v: Atom) -> frozenset[Atom]:
-        return frozenset() if is_literal(v) else factors_of.get(v, frozenset([v]))
+    def factors(v: Atom) -> dict[Atom, None]:
+        return {} if is_literal(v) else factors_of.get(v, {v: None})
 
     for equation in program.eqns:
         if _multiplies(equation):
-            factors_of |= dict.fromkeys(equation.outvars, frozenset[Atom]().union(*map(factors, equation.invars)))
+            found = {f: None for v in equation.invars for f in factors(v)}
+            factors_of |= {v: found for v in equation.outvars}
 
-    stored: dict[Atom, None] = {}  # in order
+    stored: dict[Atom, None] = {}
     for v in program.outvars:
         if not is_literal(v):
             found = factors(v)
-            stored |= dict.fromkeys(sorted(found, key=str) if 2 * _numbers(found) < v.aval.size else [v])
+            stored |= dict.fromkeys(found if 2 * _numbers(found) < v.aval.size else [v])
     if 2 * _numbers(stored) >= _numbers(v for v in program.outvars if not is_literal(v)):
         return None
     first = trace(lambda *given: evaluate(program, given, wanted=[*stored]), inputs)

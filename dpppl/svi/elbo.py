@@ -114,12 +114,17 @@ class Objective:
         params = self.constrain(phi)
         dropout = isinstance(self.guide, AutoDropout)
         guide = (lambda *args, **kwargs: autoguide.AutoDelta.__call__(self.guide)) if dropout else self.guide
-        prior = self.loss.loss(
-            key, params, recorded("model", data_free(self.split.model, self.split, public)),
-            recorded("guide", data_free(guide, self.split, public)),
-        )  # fmt: skip
+        model, guide = (data_free(function, self.split, public) for function in (self.split.model, guide))
+        if type(self.loss) is Trace_ELBO:  # its own sum is over a set of names, whose order is another in each process
+            of_model, of_guide = jax.random.split(key)
+            log_q, traces["guide"] = compute_log_probs(handlers.seed(guide, of_guide), (), {}, params)
+            replayed = handlers.replay(handlers.seed(model, of_model), traces["guide"])
+            log_p, traces["model"] = compute_log_probs(replayed, (), {}, params)
+            prior = sum(log_p.values(), start=jnp.zeros(())) - sum(log_q.values())
+        else:
+            prior = -self.loss.loss(key, params, recorded("model", model), recorded("guide", guide))
         z = unconstrained(self.guide, traces, phi, self.split)
-        return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
+        return prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
 
     def draws(self, phi: BySite, key: jax.Array, public: Tree) -> Tree:
         """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
@@ -197,7 +202,8 @@ def checked_loss(guide: object, loss: object = None) -> Foreign:
     right whatever the model: for mean-field guides. Raises ConfigurationError for others."""
     if loss is None:
         loss = TraceMeanField_ELBO() if type(guide) is autoguide.AutoNormal else Trace_ELBO()
-    if not isinstance(loss, Trace_ELBO | TraceMeanField_ELBO) or loss.num_particles != 1:
+    is_one = isinstance(loss, Trace_ELBO | TraceMeanField_ELBO) and loss.num_particles == 1 and loss.sum_sites
+    if not is_one or getattr(loss, "multi_sample_guide", False):
         raise ConfigurationError(
             "loss must be NumPyro's Trace_ELBO() or TraceMeanField_ELBO() with one particle, such as Trace_ELBO(); use SVI's own "
             "num_particles."

@@ -462,16 +462,43 @@ print(mcmc.get_samples()["mu"].tobytes().hex(), mcmc.privacy_report().epsilon_at
 """
 
 
+SAME = """
+import sys
+import dpppl, numpy as np, numpyro, numpyro.distributions as dist, test_runs as t
+from dpppl.runs import driver, placing
+from numpyro.infer.autoguide import AutoMultivariateNormal
+def told(function, arguments, rows):
+    sys.exit("found " + placing.lowered(driver.prove(function, arguments, rows)[0], arguments, False).digest)
+driver.prepare = told
+def model(x, y):
+    a, b, c, d = (numpyro.sample(name, dist.Normal(0, 1)) for name in "abcd")
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(a + b * c + x @ w, 1 + d**2), obs=y)
+svi = dpppl.SVI(model, AutoMultivariateNormal(model), clipping_norm=1.0, noise_multiplier=5.0)
+svi.run(dpppl.secret_key(), 40, np.ones((50, 9), np.float32), t.Y, progress_bar=False)
+"""
+
+
+def in_another(script, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *arguments], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_program_is_the_same_in_every_process():
+    """Checkpoints, and several processes, compare digests. Neither hashes of names nor addresses of variables enter it."""
+    found = {in_another(SAME, PYTHONHASHSEED=str(seed)).stderr.splitlines()[-1] for seed in range(1, 5)}
+    assert len(found) == 1 and found.pop().startswith("found ")
+
+
 @pytest.mark.slow
 def test_after_kill_9_a_rerun_goes_on_and_nothing_is_charged_twice(tmp_path):
     """In other processes, with a ledger: the samples of a run in this one, and the ledger counts one run."""
 
-    def go(path, how):
-        return subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", KILLED, str(path), how], capture_output=True, text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-
+    go = lambda path, how: in_another(KILLED, str(path), how)  # noqa: E731
     ledger = dpppl.PrivacyLedger(tmp_path / "a.ledger", 2.0, 1e-5)
     mcmc = mcmc_of(ledger=ledger, print_cost=False)
     mcmc.run(jax.random.wrap_key_data(np.array([1234567, 7654321], np.uint32)), Y)
