@@ -14,6 +14,10 @@ WARNED = "test_readable:test_results_that_are_refused_are_returned_with_a_warnin
 MCMC, SVI = (lambda name=name: test_private_runner.WAYS[name] for name in ("MCMC", "SVI"))
 ROWS, COUNTED = "test_counted_rows:test_what_was_measured_of_the_rows_comes_first", "dpppl.findings.counted_rows:"
 CLIPPED, FRAMED = "dpppl.frame.locate:clipped_at", "test_frame:test_the_norm_of_a_run_in_a_metric"
+MOVED, MISFIT = (
+    "dpppl.frame.metric:Metric._moved",
+    "test_frame:test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips",
+)
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
@@ -29,7 +33,12 @@ MUTATIONS = [
     bug("what was measured of the rows comes last", f"{READ}ranked", "not finding.of_rows", "finding.of_rows", ROWS, ("short",)),
     bug("rows do not explain other findings", f"{READ}ranked", "if finding.of_rows", "if False", ROWS, ("short, silent",)),
     bug("few rows without a gradient explain all", f"{COUNTED}CountedRows.findings", "self.silent > MOST", "True", ROWS, ("short, few silent",)),
-    bug("a frame's histogram is taken for all information", CLIPPED, "seen * kept(norm)", "kept(norm)", FRAMED),
+    bug("a frame's histogram is taken for all information", CLIPPED, "min(kept(norm), held / expected)", "kept(norm)", FRAMED),
+    bug("rows that a frame's histogram hides are not clipped", CLIPPED, "lost += unseen *", "lost += 0.0 *", FRAMED),
+    bug("nobody asks the frame for a misfit", MOVED, "self.fit is None", "True", MISFIT,
+        (lambda: {"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model is wrong")),
+    bug("a misfit counts where nothing is cut off", MOVED, "run.is_wrong and not", "not", MISFIT,
+        (lambda: {"link": ("w[0]", -0.1, 8.4, 9)}, 0.04, "read: ")),
     bug("clipped curvature counts in full in a frame", CLIPPED, "kept=kept(norm)", "kept=1.0", FRAMED),
     bug("a norm in a frame leaves no time", CLIPPED, ">= RELAXATIONS", ">= 0.0", FRAMED),
     bug("an odd latent is read", "dpppl.frame.metric:Metric.spanned", "odd[site]", "False",
