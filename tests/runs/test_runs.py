@@ -373,7 +373,7 @@ CHECKPOINTED = {
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", CHECKPOINTED.values(), ids=CHECKPOINTED)
 @pytest.mark.parametrize("at", [1, 4, 30])
-def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path, monkeypatch, claimed, capsys):
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path, monkeypatch, claimed, capfd):
     """Bit by bit the same numbers under the same key, in a new object or in the same one, and the price of one run."""
     path, key = tmp_path / "run.ckpt", dpppl.secret_key()
     thing = way.make(print_cost=False, **TARGET)
@@ -394,7 +394,7 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path,
     claimed.clear()
     np.testing.assert_array_equal(way.values(again, way.run(again, other)), whole)
     assert again.privacy_report().epsilon == report.epsilon and way.spent(again) == steps
-    assert not path.exists() and "in all" not in capsys.readouterr().out
+    assert not path.exists() and "in all" not in capfd.readouterr().out
     if resumed:  # also in the object that was cut off, where the charges of before are the same ones
         assert again is cut or way.spent(cut) < steps
         with pytest.raises(KeyReuseError):  # the key of a resumed run is used up
