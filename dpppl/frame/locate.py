@@ -111,8 +111,8 @@ class Locator:
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
         stages, scalars = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         stage, sites, num_rows = stages[-1], bound.coordinates.shapes, bound.split.num_rows
-        exact = [*stages[:-1], stage._replace(sampled=1.0)]  # a run's sds are not the frame's, which noise widens
-        fit = Verdict.from_releases(exact, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
+        noiseless = [*stages[:-1], stage._replace(sampled=1.0, modelled=None)]  # as the sds of a run are
+        fit = Verdict.from_releases(noiseless, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
         fit = replace(fit, in_units=self.settings.rows_per_unit > 1)
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
@@ -212,17 +212,16 @@ def clipped_at(
     - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
     - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
     mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
-    believed = min(_NEARLY_ALL, max(_MOST_ROWS, 1.0 - norms.unseen))
     total = lambda longest: num_rows * norms.share * norms.mean(lambda x: np.minimum(x, longest) ** 2)  # noqa: E731
     possible = [longest for longest in 2.0**norms.edges if total(longest) <= _MOST_SQUARED * len(metric.centre)]
-    lengths = np.minimum(norms.middles, min([norms.high_quantile(believed), *possible[-1:]]))
+    believed = [norms.high_quantile(np.clip(1.0 - norms.unseen, _MOST_ROWS, most)) for most in (_NEARLY_ALL, 1.0)]
+    lengths, seen = (np.minimum(norms.middles, min([longest, *possible[-1:]])) for longest in believed)
     squared = float(norms.mass @ lengths**2)
     kept = lambda norm: float(norms.mass @ (lengths * np.minimum(lengths, norm))) / squared  # noqa: E731
     least, most = norms.quantile(_MOST_ROWS), _MARGIN * norms.high_quantile(_NEARLY_ALL)
     candidates = [c for c in 2.0**norms.edges if least < c < most]
     enough = [c for c in candidates if 2.0 * mu_squared * (kept(c) / c) ** 2 >= RELAXATIONS]
     norm = float(f"{max([least, *enough]):.4g}")
-    seen = np.minimum(norms.middles, min([norms.high_quantile(max(_MOST_ROWS, 1.0 - norms.unseen)), *possible[-1:]]))
     held, shown, lost = norms.mass @ np.stack(
         [seen * np.minimum(seen, norm), seen**2, np.maximum(seen - norm, 0.0) ** 2], 1
     )

@@ -88,7 +88,7 @@ class Outcome:
         `refused_alone`."""
         sites, counted = refused_alone(self.sites, self.measured, self.arrival), self.measured.counted
         alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
-        every = ranked([*([] if counted is None else counted.findings), *self.measured.framed, *alone])
+        every = ranked([*([] if counted is None else counted.findings), *self.measured.of_norm, *alone])
         return [str(each) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:

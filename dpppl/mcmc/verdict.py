@@ -65,7 +65,7 @@ def of_data(run: "Reading") -> Found:
         yield note(f"from the data: {from_data}")
     if run.measured.clipped is not None:
         yield note(str(run.measured.clipped))
-    yield from run.measured.framed
+    yield from run.measured.of_norm
 
 
 def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
@@ -174,7 +174,7 @@ def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: 
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:
         words[_has_arrived(words)] = IGNORED
-    elif any(finding.level == Level.REFUSED for finding in measured.framed):
+    elif any(finding.level == Level.REFUSED for finding in measured.of_norm):
         words[_has_arrived(words)] = WRONG
     return words, size
 

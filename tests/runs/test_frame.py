@@ -20,6 +20,7 @@ from numpyro.infer.autoguide import (
     AutoNormal,
 )
 from small_models import latent, seen
+from test_verdict import verdict as good_fit
 
 import dpppl
 from dpppl import ConfigurationError
@@ -32,7 +33,6 @@ from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
-from dpppl.noise_aware.verdict import Verdict
 from dpppl.runs.budget import Charge
 from dpppl.svi.verdict import convergence
 
@@ -206,9 +206,9 @@ def test_the_norm_of_a_run_in_a_metric():
     norms = Norms(np.array([-1.0, 0.0, 3.0, 4.0]), np.array([0.9, 0.0, 0.1]), 0.0)
     middle = norms.middles[-1]
 
-    def chosen(mu, share=1.0, num_rows=N):
+    def chosen(mu, share=1.0, num_rows=N, at=None):
         steps = [Charge(histogram_mechanism(), np.full(100, 10.0 / mu))]
-        norm, moved = clipped_at(metric(), norms, num_rows, steps, share)
+        norm, moved = clipped_at(at or metric(), norms, num_rows, steps, share)
         assert moved.cut**2 == pytest.approx(1.0 - moved.informed, abs=0.02) or norm < 16.0  # nothing shown is cut off
         return norm, moved.kept, moved.informed
 
@@ -219,6 +219,9 @@ def test_the_norm_of_a_run_in_a_metric():
     squared = 4.0 / (0.1 * middle**2 + 0.9 * norms.middles[0] ** 2)  # rows whose squared norms add up to d = 4
     for part in (1.0, 0.9, 0.1):  # the histogram shows this part of the information
         assert chosen(1000.0, num_rows=part * squared)[2] == pytest.approx(part, rel=0.02)
+    partly = replace(metric(), information=2.0)  # the prior holds the rest
+    assert chosen(1000.0, num_rows=0.5 * squared, at=partly)[2] == pytest.approx(1.0, rel=0.02)
+    assert chosen(1000.0, num_rows=0.45 * squared, at=partly)[2] == pytest.approx(0.9, rel=0.02)
 
 
 def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
@@ -253,7 +256,7 @@ def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
 def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
     """In a chain and in SVI; below .6 it is a doubt, beside others: on Adult at epsilon .5 chains of .49 to .59 were 4 sds off."""
     framed = Metric({"w": (1,)}, np.zeros(1), np.eye(1), informed=informed).findings
-    measured = Measured(step_size=1.0, excess={}, framed=framed)
+    measured = Measured(step_size=1.0, excess={}, of_norm=framed)
     chain = Reading(words={}, learned={}, measured=measured)
     found = convergence({"w": np.random.default_rng(0).normal(size=(200, 2))}, framed=True, of_norm=framed)
     assert found.verdict == "arrived"
@@ -261,12 +264,6 @@ def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
         told = [str(finding) for finding in run.findings if "information" in str(finding)]
         assert len(told) == len(lines) and all(line in text for line, text in zip(lines, told))
         assert bool(run.doubts) == (informed < 0.6)
-
-
-FITS = dict(
-    arrival=0.1, agreement=0.5, chi_squared=1.0, degrees=100, rank=(0.5, 0.01), fit=(0.0, 1.0), clipped=(0.5, 0.0, 0.01),
-    learned={"w[0]": 0.9}, norms=(1.0, 1.0), share_std=0.01, harm=(3.0, 3.0, 3.0),
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -289,11 +286,10 @@ FITS = dict(
 )  # fmt: skip
 def test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips(fit, cut, line):
     """Chains on Abalone were read 17 sds off, on 401(k) 3 sds."""
-    fit, one = Verdict(**FITS | fit), np.eye(1)
-    framed = Metric({"w": (1,)}, np.zeros(1), one, cut=cut, fit=fit).findings
+    framed = Metric({"w": (1,)}, np.zeros(1), np.eye(1), cut=cut, fit=good_fit(**fit)).findings
     draws = np.random.default_rng(0).normal(size=(2, 500, 1))
     held = Arrival(moving={"w": np.zeros(1, bool)}, held={"w": np.ones(1, bool)})
-    measured = Measured(step_size=1.0, excess={"w": 0.0}, relaxations={"w": np.full(1, 70.0)}, framed=framed)
+    measured = Measured(step_size=1.0, excess={"w": 0.0}, relaxations={"w": np.full(1, 70.0)}, of_norm=framed)
     chain = reading({"w": draws}, measured, held, {"w": 9.0 * draws[0]})
     latents = {"w": np.array(["learned"])}
     white = {"w": np.random.default_rng(0).normal(size=(200, 2))}

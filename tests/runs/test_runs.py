@@ -467,9 +467,9 @@ import sys
 import dpppl, numpy as np, numpyro, numpyro.distributions as dist, test_runs as t
 from dpppl.runs import driver, placing
 from numpyro.infer.autoguide import AutoMultivariateNormal
-def told(function, arguments, rows):
+def stopped(function, arguments, rows):
     sys.exit("found " + placing.lowered(driver.prove(function, arguments, rows)[0], arguments, False).digest)
-driver.prepare = told
+driver.prepare = stopped
 def model(x, y):
     a, b, c, d = (numpyro.sample(name, dist.Normal(0, 1)) for name in "abcd")
     w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
