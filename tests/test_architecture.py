@@ -169,7 +169,7 @@ ROOMS = {
     "access": ("access row_program", 3_299, 1_700),
     "session": ("runs processes", 2_580, 1_500),
     "likelihood": ("likelihood", 417, 400),
-    "frame": ("frame", 492, 404),
+    "frame": ("frame", 491, 404),
     "findings": ("findings", 456, 430),
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_619, 1_400),
