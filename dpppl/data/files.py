@@ -381,19 +381,27 @@ def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         array = array.dictionary_decode()
     if not shape:
         array = array.cast("uint8") if dtype.kind == "f" and str(array.type) == "bool" else array
-        with np.errstate(all="ignore"):  # a missing whole number where the schema says that there is none
-            return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+        if dtype.kind != "f":  # a null where the schema says that there is none: with it the others would be read as floats
+            array = array.fill_null(_absent(dtype))
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+    if len(shape) > 1 and not hasattr(array.type.value_type, "value_type"):  # a tensor of pyarrow's: one list a row
+        return _values(array, (int(np.prod(shape)),), dtype).reshape(len(array), *shape)
     if hasattr(array.type, "list_size") and not array.null_count:
         inner = array.flatten()
     else:
         lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
         right = np.asarray(array.is_valid()) if lengths is None else lengths.to_numpy(zero_copy_only=False) == shape[0]
         if not np.all(right):
-            found = np.full((len(array), *shape), np.nan, dtype)
+            found = np.full((len(array), *shape), np.nan if dtype.kind == "f" else _absent(dtype), dtype)
             found[right] = _values(array.filter(_pyarrow().array(right)), shape, dtype)
             return found
         inner = array.flatten()
     return _values(inner, shape[1:], dtype).reshape(len(array), *shape)
+
+
+def _absent(dtype: np.dtype) -> int | bool:
+    """A whole number or truth value in the place of a missing one, which the schema excludes: as far out as can be."""
+    return False if dtype.kind == "b" else int(np.iinfo(dtype).min or np.iinfo(dtype).max)
 
 
 def _joined(parts: list[Array]) -> Array:

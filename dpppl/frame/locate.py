@@ -45,15 +45,17 @@ _NEGLIGIBLE = 0.1
 """Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 
 
-def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
-    """The cost of the frame of a run on full batches, whose steps have this noise multiplier."""
+def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: str | None = None) -> Charge:
+    """The cost of the frame of a run on full batches, whose steps have this noise multiplier and are charged under this relation."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
-    return Charge(MECHANISM, default_plan().noise_multipliers(scale), is_frame=True)
+    noises = default_plan().noise_multipliers(scale)
+    return Charge(MECHANISM, noises, is_frame=True, neighboring_relation=neighboring_relation)
 
 
 def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
     """The costs of what comes before a run of `num_steps` steps of all chains: a frame, and the histogram of norms."""
-    frame = [frame_charge(noise_multiplier, num_steps)] if has_frame else []
+    relation = mechanism.subsampling.neighboring_relation
+    frame = [frame_charge(noise_multiplier, num_steps, relation)] if has_frame else []
     return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
 
 
