@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpppl.data.entries import optional
+from dpppl.data.entries import NUMBERS, optional
 from dpppl.data.sources import Array, Columns, FileState, Opened, Source, Table, arranged, columns_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
@@ -84,6 +84,10 @@ def of_memmap(array: Foreign) -> Source:
         raise ConfigurationError(f"a memory map of mode 'c' shows changes that its file does not hold: {cure}.")
     if base.mode in ("r+", "w+"):
         base.flush()
+    if array.dtype.kind not in NUMBERS + "c":
+        raise ConfigurationError(
+            "the rows of a memory map are no numbers: store each field as an array of its own, numpy.save('x.npy', x['field'])."
+        )
     if not array.ndim or not len(array):
         raise ConfigurationError("a memory map without rows: its leading axis has length 0, or it has none.")
     size = array.strides[0] if len(array) > 1 else array.dtype.itemsize * max(1, array.size)
@@ -104,7 +108,7 @@ def of_memmap(array: Foreign) -> Source:
 
 def _source(table: Records, array: np.ndarray, offset: int) -> Source:
     field = Field(offset, array.shape[1:], array.strides[1:], array.dtype)
-    return NpySource(table, field, array.shape, array.dtype)
+    return NpySource(table, field, array.shape, array.dtype.newbyteorder("="))
 
 
 class _OpenedRecords(Opened):
@@ -172,6 +176,11 @@ class _OfArrow(Table):
     def columns(self) -> Columns:
         """The columns of numbers, by their types alone."""
         return _numbers(self._schema)
+
+    @property
+    def names(self) -> list[str]:  # type: ignore[override]
+        """Those of all columns."""
+        return list(self._schema.names)
 
     def why_not(self, name: object) -> str | None:
         types, index = _pyarrow().types, self._schema.get_field_index(str(name))
@@ -381,7 +390,9 @@ def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         array = array.dictionary_decode()
     if not shape:
         array = array.cast("uint8") if dtype.kind == "f" and str(array.type) == "bool" else array
-        if dtype.kind != "f":  # a null where the schema says that there is none: with it the others would be read as floats
+        if (
+            dtype.kind != "f"
+        ):  # a null where the schema says that there is none: with it the others would be read as floats
             array = array.fill_null(_absent(dtype))
         return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
     if len(shape) > 1 and not hasattr(array.type.value_type, "value_type"):  # a tensor of pyarrow's: one list a row

@@ -106,7 +106,7 @@ def _of_file(path: str | os.PathLike[str]) -> Source:
 
 
 def _of_hugging_face(dataset: Foreign) -> Source:
-    if not hasattr(dataset, "data") or not hasattr(dataset, "flatten_indices"):
+    if isinstance(dataset, dict) or not hasattr(dataset, "data") or not hasattr(dataset, "flatten_indices"):
         raise ConfigurationError(f"a {type(dataset).__name__} has no rows by number: choose a split, dataset['train'].")
     if getattr(dataset, "_indices", None) is not None:
         raise ConfigurationError(

@@ -46,6 +46,9 @@ class Table(ABC):
         @property
         def num_rows(self) -> int: ...
 
+    names: Sequence[object] = ()
+    """Those of all columns, where `why_not` says something of others than numbers."""
+
     @abstractmethod
     def opened(self, sources: Sequence["Source"]) -> Opened:
         """To read these of its sources. Raises OSError for a file that is not there or was changed."""
@@ -84,7 +87,9 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
         return self.num_rows
 
     def __array__(self, *_: object, **__: object) -> Array:
-        raise ConfigurationError("a source is no array in memory: use it in a model, or load it, numpy.load(path).")
+        raise ConfigurationError(
+            "a source is no array in memory: use it in a model, or load it, source.read(0, len(source))."
+        )
 
     __array_ufunc__ = __array__
 
@@ -175,7 +180,8 @@ def of_table(table: Foreign) -> Source:
 
     Raises ConfigurationError where there is nothing to choose."""
     if not table.num_rows or not table.columns:
-        raise ConfigurationError("this data set has no rows, or no column of numbers.")
+        reasons = [why for name in table.names if (why := table.why_not(name)) is not None] if table.num_rows else []
+        raise ConfigurationError(f"this data set has no rows, or no column of numbers{''.join(f'; {w}' for w in reasons[:1]) or '.'}")
     whole = ColumnSource(table, None, (table.num_rows,), np.dtype(object))
     return whole[next(iter(table.columns))] if len(table.columns) == 1 else whole
 

@@ -77,13 +77,13 @@ class PrivacyFilter:
         """The rule for a budget. Raises ConfigurationError for an invalid budget."""
         epsilon, delta = plain(epsilon), plain(delta)
         check_delta(delta)
-        check_not_swapped(epsilon, delta)
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)
         if not (number and 0 < epsilon <= LARGEST_MEANINGFUL_EPSILON):
             raise ConfigurationError(
                 f"a ledger's epsilon is a number above 0 and at most {LARGEST_MEANINGFUL_EPSILON:g} (more is no "
                 f"meaningful guarantee), got {epsilon!r}."
             )
+        check_not_swapped(epsilon, delta)
         relation_of(neighboring_relation)
         gaussian, failure = (1.0, 0.0) if full_batch_only else (0.495, 0.01)
         orders = () if full_batch_only else _orders(epsilon, delta, 1.0 - gaussian - failure)

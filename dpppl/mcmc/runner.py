@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -33,6 +34,7 @@ from dpppl.runs.driver import TRACING, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.runs.session import Run
+from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import check_num_data, checked, checked_call, plain, positive_integer
 
@@ -87,6 +89,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     _outcome: Outcome | None = None
     _counted: CountedRows | None = None
     _warmed: Tree = None  # the state that `warmup` left
+
+    _NO_ARGUMENT: ClassVar = {"batch_size": f"it is the kernel's, whose {BATCH}"}
 
     @checked_call
     def __init__(

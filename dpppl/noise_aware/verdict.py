@@ -23,7 +23,7 @@ LEAST_CHANCE = 0.002  # by chance in one run of 500
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict(Measured, verdict.Verdict):
     """The verdict on a run: `CHECKS` on its numbers."""
 

@@ -13,7 +13,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked, checked_type, fraction, in_words, plain
+from dpppl.validation import checked, checked_type, in_words, plain, positive
 
 SAMPLING_BITS = 192
 _BLOCK = 65_536
@@ -45,8 +45,8 @@ class Poisson(Subsampling):
         if not (isinstance(rate, int | float) and 0.0 < rate <= 1.0):
             raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {in_words(rate)}.")
         object.__setattr__(self, "rate", float(rate))
-        if not fraction(self.overflow_probability, name="overflow_probability") < 1e-3:
-            raise ConfigurationError("overflow_probability must lie in (0, 1e-3).")
+        if not positive(self.overflow_probability, name="overflow_probability") < 1e-3:
+            raise ConfigurationError("overflow_probability must lie in (0, 1e-3); leave it out for 1e-22.")
 
     @classmethod
     @checked

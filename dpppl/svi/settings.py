@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
+from dpppl.subsampling.scheme import BATCH
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
@@ -37,6 +39,8 @@ _BATCH = 4_096
 
 class SVISettings(Fixed, PrivateRunner):
     """The arguments of `dpppl.SVI`, checked, and what changes: the norm that a run chose, and what the last run was."""
+
+    _NO_ARGUMENT: ClassVar = {"batch_size": BATCH, "num_steps": "run takes it, svi.run(rng_key, num_steps, ...)."}
 
     @checked_call
     def __init__(

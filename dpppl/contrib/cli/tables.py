@@ -81,7 +81,7 @@ def _synthesize(options: argparse.Namespace) -> Answer:
             f"the budget is spent, and the tables should not be used: {verdict.refusals[0]} The report is in {options.out}; "
             "--allow-unconverged and another --out write tables all the same, at a new cost."
         )
-    tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
+    tables = datasets(secret_key(), model, samples, schema, num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
         table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
     (options.out / "README.txt").write_text(_README.format(

@@ -49,11 +49,6 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
     True
     """
     low, high = checked_range(bounds)
-    if not callable(statistic):
-        raise ConfigurationError(
-            f"the statistic is a {type(statistic).__name__}; pass a function: discrepancy(model, lambda draw, responses, *args: "
-            "..., bounds)."
-        )
 
     def difference(row_number: Any, batch: Tree, /, samples: Tree, *args: Tree, **kwargs: Tree) -> jax.Array:
         count = len(jax.tree.leaves(samples)[0])
