@@ -283,19 +283,24 @@ def full_signature(cls: type) -> inspect.Signature:
     return inspect.Signature(kept)
 
 
+def not_set(of: object, name: str) -> ConfigurationError:
+    """The error for an attribute that is not set: a setting, or what follows from settings and runs."""
+    kind = type(of).__name__
+    if name in full_signature(type(of)).parameters:
+        return ConfigurationError(
+            f"{name} is a setting of this {kind}, fixed when it was made; make a new one, {kind}(..., {name}=...)."
+        )
+    return ConfigurationError(
+        f"{name} of this {kind} follows from its settings and its runs, and is not set: keep what you make of it in a variable "
+        "of your own."
+    )
+
+
 class Fixed:
     """Settings, which are attributes without an underscore, are set once: what was accounted is what runs."""
 
     def __setattr__(self, name: str, value: object) -> None:
         is_set = name in vars(self) or getattr(getattr(type(self), name, None), "fset", self) is None
         if not name.startswith("_") and is_set:
-            kind = type(self).__name__
-            if name in full_signature(type(self)).parameters:
-                raise ConfigurationError(
-                    f"{name} is a setting of this {kind}, fixed when it was made; make a new one, {kind}(..., {name}=...)."
-                )
-            raise ConfigurationError(
-                f"{name} of this {kind} follows from its settings and its runs, and is not set: keep what you make of it in a "
-                "variable of your own."
-            )
+            raise not_set(self, name)
         super().__setattr__(name, value)

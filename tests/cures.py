@@ -10,7 +10,9 @@ _CURE = re.compile(
     r"load|such as|keep|leave|name|build|fix)\b",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"(?<![\w'])[A-Za-z_§][\w.§]*\((?![ )])[^)]|\b\w+=[^\s=,;:]|[\w§]\[[^\]]+\]|pip install|§\.\w|\w\(\)|import \w")
+_CODE = re.compile(
+    r"(?<![\w'])[A-Za-z_§][\w.§]*\((?![ )])[^)]|\b\w+=[^\s=,;:]|[\w§]\[[^\]]+\]|pip install|§\.\w|\w\(\)|import \w"
+)
 
 
 def messages():
@@ -18,7 +20,13 @@ def messages():
     found = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+        inner = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for part in ast.walk(node)
+            if part is not node
+        }
         inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in inner:

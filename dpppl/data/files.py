@@ -86,7 +86,8 @@ def of_memmap(array: Foreign) -> Source:
         base.flush()
     if array.dtype.kind not in NUMBERS + "c":
         raise ConfigurationError(
-            "the rows of a memory map are no numbers: store each field as an array of its own, numpy.save('x.npy', x['field'])."
+            "the rows of a memory map are no numbers: code text as numbers, and give a field of records, "
+            "dpppl.from_disk(numpy.load(path, mmap_mode='r')['field'])."
         )
     if not array.ndim or not len(array):
         raise ConfigurationError("a memory map without rows: its leading axis has length 0, or it has none.")

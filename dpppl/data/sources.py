@@ -181,7 +181,9 @@ def of_table(table: Foreign) -> Source:
     Raises ConfigurationError where there is nothing to choose."""
     if not table.num_rows or not table.columns:
         reasons = [why for name in table.names if (why := table.why_not(name)) is not None] if table.num_rows else []
-        raise ConfigurationError(f"this data set has no rows, or no column of numbers{''.join(f'; {w}' for w in reasons[:1]) or '.'}")
+        raise ConfigurationError(
+            f"this data set has no rows, or no column of numbers{''.join(f'; {w}' for w in reasons[:1]) or '.'}"
+        )
     whole = ColumnSource(table, None, (table.num_rows,), np.dtype(object))
     return whole[next(iter(table.columns))] if len(table.columns) == 1 else whole
 

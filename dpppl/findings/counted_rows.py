@@ -18,6 +18,8 @@ _MISSING = (
     "model missing covariates by obs_mask=ok, mask missing responses (page Missing values), and correct other rows. Dropping "
     "rows biases estimates where the response decides what is missing."
 )
+_UNKNOWN = 1.0
+"""An error of a share of rows that leaves it unknown."""
 
 
 def stands_out(share: float, std: float) -> bool:
@@ -145,6 +147,8 @@ class ClippedRows:
 
     def __str__(self) -> str:
         share = min(1.0, max(0.0, self.share))
+        if self.error > _UNKNOWN:
+            return "noise hides how many rows were clipped"
         line = f"about {share:.1%} ± {self.error:.1%} of rows were clipped"
         return f"{line}: {_REMEDY}" if self.is_biased else line
 

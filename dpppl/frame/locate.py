@@ -46,7 +46,7 @@ _NEGLIGIBLE = 0.1
 
 
 def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: str | None = None) -> Charge:
-    """The cost of the frame of a run on full batches, whose steps have this noise multiplier and are charged under this relation."""
+    """The cost of the frame of a run on full batches, by the noise multiplier and the relation of its steps."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
     noises = default_plan().noise_multipliers(scale)
     return Charge(MECHANISM, noises, is_frame=True, neighboring_relation=neighboring_relation)

@@ -54,7 +54,8 @@ class DPKernel(Dynamics, MCMCKernel):
     sample_field = "midpoint"
     _NO_ARGUMENT: ClassVar = {"batch_size": BATCH} | dict.fromkeys(
         ("epsilon", "delta", "target_epsilon", "target_delta"),
-        "a budget is for all steps: dpppl.MCMC(kernel, num_warmup=500, num_samples=1_000, target_epsilon=1.0, target_delta=1e-5).",
+        "a budget is for all steps: dpppl.MCMC(kernel, num_warmup=500, num_samples=1_000, target_epsilon=1.0, "
+        "target_delta=1e-5).",
     )
 
     def __init_subclass__(cls, **settings: object) -> None:

@@ -36,7 +36,10 @@ from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.runs.session import Run
 from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
-from dpppl.validation import check_num_data, checked, checked_call, plain, positive_integer
+from dpppl.validation import check_num_data, checked, checked_call, full_signature, not_set, plain, positive_integer
+
+_FIXED = {"frame", "budget", *full_signature(PrivateRunner).parameters} - {"print_cost"}
+"""Attributes that are set once; others are NumPyro's, whose calls set them."""
 
 
 class MCMC(PrivateRunner, numpyro.infer.MCMC):
@@ -120,6 +123,12 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._first_start = kernel.start
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_found = getattr(getattr(type(self), name, None), "fset", self) is None
+        if is_found or (name in _FIXED and "_kernel" in vars(self)):
+            raise not_set(self, name)
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"

@@ -15,6 +15,7 @@ import pytest
 import dpppl
 from dpppl import ConfigurationError, DataReadError, from_disk
 from dpppl.data.sources import fitted
+from dpppl.model.arguments import Arguments
 
 N, D = 53, 3
 X = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
@@ -291,6 +292,58 @@ def test_dictionaries_may_differ_between_chunks_and_nullable_is_what_the_schema_
     source = from_disk(tmp_path / "rows.parquet")
     np.testing.assert_array_equal(source["x"].read(0, 2 * N), [*range(N), *range(100, 100 + N)])
     assert source["y"].dtype == np.int32 and source["x"].dtype == float
+
+
+BEYOND = 2**53 + np.arange(1, 7)
+"""Numbers that a float does not hold."""
+PAIR = pa.list_(pa.field("item", pa.int64(), nullable=False), 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "values", "absent"),
+    [
+        (pa.int64(), BEYOND.tolist(), -(2**63)),
+        (pa.uint64(), (BEYOND.astype(np.uint64) + 2**63).tolist(), 2**64 - 1),
+        (pa.int8(), [1, 2, 3, 4, 5, 6], -128),
+        (pa.bool_(), [True] * 6, False),
+        (pa.dictionary(pa.int8(), pa.int64()), BEYOND.tolist(), -(2**63)),
+        (PAIR, np.stack([BEYOND, BEYOND], 1).tolist(), [-(2**63)] * 2),
+        (PAIR, np.stack([BEYOND, BEYOND], 1).tolist(), [-(2**63), 1]),
+    ],
+    ids=str,
+)
+def test_a_null_that_the_schema_excludes_changes_no_other_row(kind, values, absent, stream, tmp_path):
+    """Without this one null turns its chunk to floats, which round the others, and a list of nulls to garbage, with a warning."""
+    null = [None, 1] if absent == [-(2**63), 1] else None
+    schema = pa.schema([pa.field("x", kind, nullable=False)])
+    rows = pa.Table.from_arrays([pa.array([*values[:2], null, *values[3:]], kind)], schema=schema)
+    with pa.OSFile(str(tmp_path / "rows"), "wb") as file:
+        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(file, schema) as writer:
+            writer.write_table(rows)
+    source = from_disk(tmp_path / "rows")
+    assert source.dtype.kind in "iub" and source.read(0, 6).tolist() == [*values[:2], absent, *values[3:]]
+    assert source.take([0, 5]).tolist() == [values[0], values[5]]
+
+
+def test_tensors_of_pyarrow_are_read_as_their_shape_says(tmp_path):
+    """They lie as one list a row, where Hugging Face's lie as lists of lists: the first read failed, after the charge."""
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(X[:48].reshape(12, 4, 3))
+    pa.feather.write_feather(pa.table({"x": tensors}), str(tmp_path / "rows"), compression="uncompressed")
+    source = from_disk(tmp_path / "rows")
+    assert source.shape == (12, 4, 3)
+    np.testing.assert_array_equal(source.read(0, 12), X[:48].reshape(12, 4, 3))
+    np.testing.assert_array_equal(source.take([3])[0], X[12:16])
+
+
+@pytest.mark.parametrize("order", [">f4", ">f8", ">i8", ">u2"])
+def test_numbers_in_another_order_of_bytes_are_numbers(order, tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(6).astype(order))
+    for given in (from_disk(tmp_path / "rows.npy"), np.arange(6).astype(order)):
+        arguments = Arguments.of(lambda y: None, (given,), {})
+        assert arguments.rows["y"].dtype.isnative
+    np.testing.assert_array_equal(arguments.arrays(lambda y: None, (given,), {})[0]["y"], np.arange(6))
+    np.testing.assert_array_equal(from_disk(tmp_path / "rows.npy").read(0, 6), np.arange(6))
 
 
 def test_whole_numbers_beyond_the_range_do_not_wrap_round():

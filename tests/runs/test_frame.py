@@ -23,17 +23,19 @@ from small_models import latent, seen
 from test_verdict import verdict as good_fit
 
 import dpppl
-from dpppl import ConfigurationError
+from dpppl import ConfigurationError, accounting
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
+from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Charge, events_of
 from dpppl.svi.verdict import convergence
 
 N, WEIGHTS = 3000, np.array([0.3, 1.0, -0.5, 0.8])
@@ -445,3 +447,31 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         with pytest.raises(KeyboardInterrupt):
             mcmc.run(dpppl.secret_key(), y)
         assert mcmc.calibrated_kernel().metric is None
+
+
+def test_a_frame_is_charged_under_the_relation_of_its_run():
+    """All rows without replacement are full batches whose account is another: charged under zero-out, the frame composed with none."""
+    with pytest.warns(UserWarning, match="without replacement"):
+        scheme = dpppl.WithoutReplacement(50, 50)
+    for subsampling in (scheme, dpppl.FullBatch(), dpppl.Poisson(1.0)):
+        mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
+        charges = prelude_charges(20.0, 300, mechanism, has_frame=True)
+        assert [charge.event.neighboring_relation for charge in charges] == [subsampling.neighboring_relation] * 2
+        steps = Charge(mechanism, np.full(300, 20.0))
+        assert accounting.epsilon(events_of([*charges, steps]), 1e-5) > 0.0
+
+
+@pytest.mark.slow
+def test_runs_on_all_rows_without_replacement_start_at_a_frame():
+    with pytest.warns(UserWarning, match="without replacement"):
+        scheme = dpppl.WithoutReplacement(400, 400)
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    settings = {"target_epsilon": 2.0, "target_delta": 1e-4, "print_cost": False}
+    kernel = dpppl.DPSGLD(linear, subsampling=scheme)
+    mcmc = dpppl.MCMC(kernel, num_warmup=100, num_samples=200, progress_bar=False, **settings)
+    mcmc.run(dpppl.secret_key(), x, x[:, 0])
+    svi = dpppl.SVI(linear, AutoNormal(linear), subsampling=scheme, **settings)
+    svi.run(dpppl.secret_key(), 300, x, x[:, 0], progress_bar=False)
+    for made in (mcmc, svi):
+        assert {event.neighboring_relation for event in made.budget.events} == {"replace_one"}
+        assert accounting.epsilon(made.budget.events, 1e-4) <= 2.0

@@ -408,3 +408,12 @@ def test_tables_that_the_verdict_refuses_are_written_by_the_advised_command(tmp_
     assert "--allow-unconverged and another --out write tables" in capsys.readouterr().err
     assert {file.name for file in (tmp_path / "refused").iterdir()} == {"report.json", "report.html"}
     assert main([*command, "new", "--allow-unconverged"]) == 0 and (tmp_path / "new" / "synthetic_1.csv").exists()
+
+
+def test_the_key_comes_first_and_may_still_come_last():
+    model, key = synthetic.table_model(PAIR), jax.random.key(0)
+    (first,) = synthetic.datasets(key, model, DRAWS, PAIR, num_rows=3, num_datasets=1)
+    for args, named in (((model, DRAWS, PAIR, key), {}), ((model, DRAWS, PAIR), {"rng_key": key})):
+        with pytest.warns(DeprecationWarning, match=r"datasets\(rng_key, model, samples, schema, ...\)"):
+            (last,) = synthetic.datasets(*args, num_rows=3, num_datasets=1, **named)
+        assert last.equals(first)

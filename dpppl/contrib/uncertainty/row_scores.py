@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from numpyro import handlers
 from numpyro.infer import log_likelihood
 
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import UnsupportedModelError
 from dpppl.model import censoring
 from dpppl.runs.private_score import ModelScore, checked_range
 from dpppl.types import BySite, Function, Tree
