@@ -163,7 +163,7 @@ ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 729, 600),
     "privacy": ("accounting ledger", 3_745, 3_000),
     "randomness": ("randomness subsampling", 1_132, 1_100),
-    "data": ("data", 1_612, 900),
+    "data": ("data", 1_613, 900),
     "model": ("model", 4_484, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_299, 1_700),

@@ -84,7 +84,7 @@ def check_indices(labels: Sequence[str], values: Sequence[object], is_public: Is
             where = label + jax.tree_util.keystr(path)
             if is_of_pandas and hasattr(leaf, "dtypes") and hasattr(leaf, "index"):
                 found.append((where, leaf.index))
-            elif not is_public(leaf) and (is_list(leaf) or getattr(leaf, "shape", ())):
+            elif not is_public(leaf) and (is_list(leaf) or bool(getattr(leaf, "shape", None))):
                 without.append((where, leaf))
     for label, index in found[1:]:
         first, of_first = found[0]
