@@ -797,6 +797,35 @@ def test_a_process_that_was_only_thought_dead_is_stopped_not_overspent(path, mon
         ledger.reserve("a", gaussian(1), "goes on")
 
 
+def test_a_charge_that_costs_more_than_was_reserved_needs_room_of_its_own(path):
+    """Rounding may move a charge by 1 % above its reservation, which is refused where others hold the rest."""
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(100), "a test")
+    ledger.reserve("b", gaussian(ROOM - 100), "a test")
+    ledger.charge("a", gaussian(99, 49.8), 0, 99)
+    before = path.read_bytes()
+    with pytest.raises(BudgetExceededError, match="no room for this charge"):
+        ledger.charge("a", gaussian(100, 49.8), 0, 100)
+    assert path.read_bytes() == before
+    ledger.release("b")
+    ledger.charge("a", gaussian(100, 49.8), 0, 100)
+    assert len(lines(path)) == 1 + 2 + 3
+
+
+def test_a_run_is_charged_by_the_process_that_holds_it(path, monkeypatch):
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(100), "a test")
+    with monkeypatch.context() as patch:
+        other = dataclasses.replace(this_process(), pid=os.getppid(), started="")
+        patch.setattr("dpppl.ledger.privacy_ledger.this_process", lambda: other)
+        with pytest.raises(ConfigurationError, match="belongs to process"):
+            PrivacyLedger.open(path).charge("a", gaussian(1), 0, 1)
+    with pytest.raises(ConfigurationError, match="numbered from 0"):
+        ledger.charge("a", gaussian(2), -1, 2)
+    assert not ledger.events
+    ledger.charge("a", gaussian(1), 0, 1)
+
+
 def test_the_reservation_of_another_machine_counts_until_it_is_released(path, monkeypatch):
     ledger = full_batch_ledger(path)
     with monkeypatch.context() as patch:
