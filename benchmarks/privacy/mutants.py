@@ -362,7 +362,7 @@ class Driver:
     def tests_of(self, mutant):
         """The tests that reach the changed line, the fastest first, and whether these are all."""
         tree = ast.parse((ROOT / mutant.file).read_text())
-        first, last = next((a, b) for a, b, name in places(tree) if name == mutant.function)
+        first = next(first for first, _, name in places(tree) if name == mutant.function)
         is_constant = (ROOT / mutant.file).read_text().split("\n")[first - 1].startswith(mutant.function)
         statement = max(
             (n.lineno for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= mutant.line <= n.end_lineno),

@@ -80,6 +80,10 @@ def test_the_budget_is_what_the_accountant_says(path):
         (1, 50),
     ):  # of 79 or 80 runs of one access 50 is the next step
         assert ledger.room(gaussian(size)) == (fit, ledger.remaining())
+    whole = full_batch_ledger(path.with_name("whole"))
+    assert whole.room() == (0, whole.remaining())
+    for fit in (1, 2, 3, 5, 10, 20, 50, 100):
+        assert whole.room(gaussian(ROOM // fit))[0] == fit
     # what remains is an epsilon at the same delta: mu^2 adds up, epsilon does not
     largest = accounting.calibrate_num_steps(lambda n: gaussian(n, 1000.0), ledger.remaining(), DELTA)
     assert ledger.admits(gaussian(largest, 1000.0)) and not ledger.admits(gaussian(round(1.001 * largest), 1000.0))
@@ -130,7 +134,8 @@ def test_a_call_that_contradicts_the_plan_is_refused(path, wrong, message):
     with pytest.raises(ConfigurationError, match=message):
         wrong(ledger)
     assert path.read_bytes() == before
-    ledger.charge("a", gaussian(50), 0, 50)
+    for until in (20, 50, 50):  # the same charge may be stated again
+        ledger.charge("a", gaussian(until), 0, until)
     ledger.release("a", "complete")
     with pytest.raises(ConfigurationError, match=r"holds no reservation \(complete\)"):
         ledger.charge("a", gaussian(50), 0, 50)

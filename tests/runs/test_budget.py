@@ -5,6 +5,7 @@ import copy
 import pickle
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ def test_single_steps_are_one_run_of_as_many_chains(tmp_path):
     for budget in (Budget(1.0, DELTA), Budget(1.0, DELTA, ledger=ledger)):
         claims = []
         for count in (1, 2, 3):
-            budget.charge_one(steps(1), "steps", "key", lambda: claims.append(None))
+            budget.charge_one(steps(1), "steps", "key", partial(claims.append, None))
             assert spent(budget) == [(1, count)] and len(claims) == count
 
         def refuses():
@@ -175,13 +176,13 @@ def test_single_steps_are_one_run_of_as_many_chains(tmp_path):
             budget.charge_one(steps(1), "steps", "key", refuses)
         assert spent(budget) == [(1, 3)]
         with pytest.raises(BudgetExceededError):
-            budget.charge_one(steps(1, noise=0.1), "steps", "other", lambda: claims.append(None))
+            budget.charge_one(steps(1, noise=0.1), "steps", "other", partial(claims.append, None))
         assert spent(budget) == [(1, 3)] and len(claims) == 3
     assert sum(event.num_accesses for event in ledger.events) == 3 and ledger.charged_steps("key") == range(3)
     assert {entry.status for entry in ledger.report().runs} == {"complete"}
     there = Budget(1.0, DELTA, ledger=ledger)
     with pytest.raises(KeyReuseError, match="the ledger counts other steps"):
-        there.charge_one(steps(1), "steps", "key", lambda: claims.append(None))
+        there.charge_one(steps(1), "steps", "key", partial(claims.append, None))
     assert len(claims) == 3 and ledger.charged_steps("key") == range(3)
 
 
