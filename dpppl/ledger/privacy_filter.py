@@ -196,8 +196,6 @@ def _orders(epsilon: float, delta: float, share: float) -> tuple[tuple[float, fl
 
 
 def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> Costs:
-    if not event.noise_multipliers:
-        return np.zeros(len(orders) + 2)
     if isinstance(event, SelectionEvent):
         renyi, mu = _rdp(event, orders), math.inf
     elif event.is_full_batch:

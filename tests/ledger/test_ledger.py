@@ -34,6 +34,13 @@ def gaussian(steps, noise=50.0, **options):
     return [GaussianEvent(noise_multipliers=((noise, steps),), **options)]
 
 
+def gaussian_event(noise):
+    return gaussian(1, noise)
+
+
+RELATIONS = ("zero_out", "add_or_remove_one", "replace_one")
+
+
 def poisson(steps, noise=1.5, rate=0.01, **options):
     return gaussian(steps, noise, sampling_rate=rate, **options)
 
@@ -124,6 +131,7 @@ def test_what_does_not_fit_is_refused_and_leaves_no_trace(path):
         (lambda ledger: ledger.reserve("b", gaussian(1, neighboring_relation="add_or_remove_one"), ""), "relation"),
         (lambda ledger: ledger.reserve("b", poisson(1), ""), "full_batch_only=True"),
         (lambda ledger: ledger.reserve("b", gaussian(1, discrete=True), ""), "full_batch_only=True"),
+        (lambda ledger: ledger.reserve("b", gaussian(1, failure_probability=1e-20), ""), "full_batch_only=True"),
     ],
 )  # fmt: skip
 def test_a_call_that_contradicts_the_plan_is_refused(path, wrong, message):
@@ -292,6 +300,44 @@ def test_the_branches_share_delta(epsilon, delta):
         parts.append((1 + math.exp(epsilon)) * rule.bounds[-1])
         assert 0.999 * delta < sum(parts) <= delta
         assert len(rule.orders) <= 16 and any(alpha == round(alpha) for alpha, _ in rule.orders) != full_batch_only
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "orders"),
+    [
+        (0.01, 1e-5, (854.0, 598.0)),
+        (1.0, 1e-5, (18.0, 13.0)),
+        (4.0, 1e-9, (10.0, 8.0)),
+        (8.0, 1e-5, (4.0, 3.0)),
+        (20.0, 1e-5, (2.4, 2.0)),
+        (25.0, 1e-9, (3.0, 2.36)),
+        (30.0, 1e-5, (2.0, 1.73)),
+        (35.0, 1e-3, (2.0, 1.45)),
+    ],
+)
+def test_the_orders_of_a_budget_stay_what_they_were(epsilon, delta, orders):
+    """Whole ones where that loses nothing, and one at least: discrete noise needs one."""
+    rule = PrivacyFilter.of(epsilon, delta, "zero_out", False)
+    assert rule.orders == tuple(zip(orders, (0.7 * (1 - 0.505), 0.3 * (1 - 0.505))))
+    assert (rule.gaussian_share, rule.failure_share) == (0.495, 0.01)
+
+
+@pytest.mark.parametrize("own", RELATIONS)
+@pytest.mark.parametrize("other", RELATIONS)
+def test_costs_under_other_relations_do_not_add_up(path, own, other):
+    ledger = PrivacyLedger(path, 1.0, DELTA, neighboring_relation=own)
+    if own == other:
+        return ledger.reserve("a", gaussian(1, neighboring_relation=other), "a test")
+    with pytest.raises(ConfigurationError, match="Keep a ledger for each"):
+        ledger.reserve("a", gaussian(1, neighboring_relation=other), "a test")
+
+
+def test_what_remains_after_subsampled_runs_is_what_their_orders_leave(path):
+    ledger = PrivacyLedger(path, 1.0, DELTA)
+    run(ledger, "a", 430, poisson)
+    largest = ledger.remaining()
+    fits = lambda epsilon: ledger.admits(gaussian(1, accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA)))  # noqa: E731
+    assert 0.2 < largest < 0.9 and fits(0.995 * largest) and not fits(1.005 * largest)
 
 
 @pytest.mark.parametrize(
