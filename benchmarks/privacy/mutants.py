@@ -114,6 +114,14 @@ def untouched(tree):
             yield from [node.returns] if node.returns else []
         elif isinstance(node, ast.AnnAssign):
             yield node.annotation
+        elif isinstance(node, ast.Assert) and ("is not None" in ast.unparse(node) or "isinstance" in ast.unparse(node)):
+            yield node
+        elif (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Subscript)
+            and ast.unparse(node.targets[0]).isalpha()
+        ):
+            yield node
 
 
 def own(tree):

@@ -102,7 +102,7 @@ def create(path: str, first: Record) -> None:
     """Make the file with its first record, unless there is one. It appears complete, or not at all."""
     if os.path.exists(path):
         return
-    if os.path.exists(head_of(path)):
+    if os.path.exists(head_of(path)) and not os.path.exists(path):  # another process may have made both just now
         raise LedgerError(
             f"there was a ledger at {path}, and only its head is left: restore it. If a new one is meant, for other data, remove "
             f"{head_of(path)} first."
@@ -114,7 +114,7 @@ def create(path: str, first: Record) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(path, descriptor, Position()).append(first)
+        Session(draft, descriptor, Position()).append(first)
         os.link(draft, path)
     except FileExistsError:  # another process made it just now
         return

@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
-from dpppl.ledger import store
+from dpppl.ledger import book, store
 from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
 from dpppl.ledger.privacy_filter import PrivacyFilter
 
@@ -222,7 +223,15 @@ def test_another_budget_is_refused(path):
             PrivacyLedger(path, **{"epsilon": 1.0, "delta": DELTA, **options})
     with pytest.raises(ConfigurationError, match="no folder"):
         PrivacyLedger(path / "in" / "a file", 1.0, DELTA)
-    for epsilon, delta in ((0.0, DELTA), (math.inf, DELTA), (math.nan, DELTA), (101.0, DELTA), (1.0, 0.0), (1.0, 1.0)):
+    for epsilon, delta in (
+        (0.0, DELTA),
+        (math.inf, DELTA),
+        (math.nan, DELTA),
+        (101.0, DELTA),
+        (True, DELTA),
+        (1.0, 0.0),
+        (1.0, 1.0),
+    ):
         with pytest.raises(ConfigurationError):
             PrivacyLedger(path.with_name("new"), epsilon, delta)
     assert [file.name for file in path.parent.iterdir()] == ["ledger"]
@@ -336,7 +345,9 @@ def test_what_remains_after_subsampled_runs_is_what_their_orders_leave(path):
     ledger = PrivacyLedger(path, 1.0, DELTA)
     run(ledger, "a", 430, poisson)
     largest = ledger.remaining()
-    fits = lambda epsilon: ledger.admits(gaussian(1, accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA)))  # noqa: E731
+    fits = lambda epsilon: ledger.admits(
+        gaussian(1, accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA))
+    )  # noqa: E731
     assert 0.2 < largest < 0.9 and fits(0.995 * largest) and not fits(1.005 * largest)
 
 
@@ -640,6 +651,38 @@ def test_damage_names_the_line_and_admits_nothing(path, number, change, named):
     assert path.read_bytes() == damaged
 
 
+def test_a_file_that_is_replaced_while_a_process_waits_for_it_is_opened_again(path, monkeypatch):
+    ledger, stat, calls = full_batch_ledger(path), os.stat, []
+
+    def gone_at_first(name):
+        calls.append(name)
+        if len(calls) == 1:
+            raise FileNotFoundError
+        return stat(name)
+
+    monkeypatch.setattr(store.os, "stat", gone_at_first)
+    monkeypatch.setattr(store.os.path, "isdir", lambda name: False)
+    ledger.reserve("a", gaussian(1), "a test")
+    assert len(calls) == 2 and len(lines(path)) == 2
+
+
+def test_two_that_make_a_ledger_at_once_share_it(path, monkeypatch):
+    """The one that comes too late finds the file where it had seen none, and leaves no draft."""
+    first = full_batch_ledger(path)
+    run(first, "a", 10)
+    exists, asked = os.path.exists, []
+
+    def not_at_first(name):
+        asked.append(name)
+        return len(asked) > 1 and exists(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.os.path, "exists", not_at_first)
+        second = full_batch_ledger(path)
+    assert second.charged_steps("a") == range(10) and len(asked) == 3
+    assert sorted(path.parent.iterdir()) == [path, head_of(path)]
+
+
 def test_a_file_that_is_gone_older_or_another_is_refused(path):
     ledger = full_batch_ledger(path)
     run(ledger, "a", 10)
@@ -676,7 +719,7 @@ def test_the_file_holds_plain_numbers(path):
         "seq", "kind", "check", "version", "created", "name", "unit", "epsilon", "delta", "neighboring_relation", "gaussian_share",
         "orders", "failure_share", "time", "run", "what", "events", "owner", "first", "count", "status",
     }  # fmt: skip
-    assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~current_umask())
+    assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~current_umask()) and lines(path)[0]["version"] == 2
 
 
 def current_umask():
@@ -906,6 +949,16 @@ def test_the_reservation_of_another_machine_counts_until_it_is_released(path, mo
 )
 def test_which_processes_are_gone(changes, gone):
     assert is_gone(dataclasses.replace(this_process(), **changes)) == gone
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")
+def test_a_later_process_of_the_same_number_is_another_one():
+    """It has another start, in ticks of a hundredth of a second."""
+    time.sleep(0.02)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        (own, since), (_, later) = (book._stat(pid) for pid in (os.getpid(), child.pid))
+        child.communicate(b"\n")
+    assert own in "RS" and 0 < int(since) < int(later)
 
 
 def test_without_proc_a_process_counts_while_its_number_is_taken(monkeypatch):

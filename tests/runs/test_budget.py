@@ -52,6 +52,7 @@ def test_a_target_is_met_to_the_last_step():
     with pytest.raises(BudgetExceededError):
         budget.admit([steps(ROOM // 2), steps(ROOM - ROOM // 2 + 1, noise=119.99)])
     budget.admit([steps(ROOM // 2)], share=0.8)
+    Budget(cost(steps(10)), DELTA).admit([steps(10)])  # all of it
     with pytest.raises(BudgetExceededError):
         budget.admit([steps(ROOM)], share=0.8)
     assert not budget.charged and "epsilon 0 of 1 spent" in repr(budget)
