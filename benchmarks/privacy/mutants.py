@@ -368,7 +368,7 @@ class Driver:
         return 0
 
     def tests_of(self, mutant):
-        """The tests that reach the changed line, the fastest first, and whether these are all."""
+        """The tests that reach the changed line, those of its room and the fastest first, and whether these are all."""
         tree = ast.parse((ROOT / mutant.file).read_text())
         first = next(first for first, _, name in places(tree) if name == mutant.function)
         is_constant = (ROOT / mutant.file).read_text().split("\n")[first - 1].startswith(mutant.function)
@@ -382,7 +382,8 @@ class Driver:
             here = [at for at in value["lines"] if at[0] == mutant.file]
             if any(is_constant or (at[1] == mutant.function and at[2] in lines) for at in here):
                 names.append(name)
-        names.sort(key=lambda name: self.reached[name]["seconds"])
+        room = mutant.file.split("/")[1]
+        names.sort(key=lambda name: (name.split("/")[1] != room, self.reached[name]["seconds"]))
         total, kept = 0.0, []
         for name in names:
             total += self.reached[name]["seconds"]

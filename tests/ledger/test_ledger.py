@@ -345,9 +345,10 @@ def test_what_remains_after_subsampled_runs_is_what_their_orders_leave(path):
     ledger = PrivacyLedger(path, 1.0, DELTA)
     run(ledger, "a", 430, poisson)
     largest = ledger.remaining()
-    fits = lambda epsilon: ledger.admits(
-        gaussian(1, accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA))
-    )  # noqa: E731
+
+    def fits(epsilon):
+        return ledger.admits(gaussian_event(accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA)))
+
     assert 0.2 < largest < 0.9 and fits(0.995 * largest) and not fits(1.005 * largest)
 
 
@@ -664,6 +665,31 @@ def test_a_file_that_is_replaced_while_a_process_waits_for_it_is_opened_again(pa
     monkeypatch.setattr(store.os.path, "isdir", lambda name: False)
     ledger.reserve("a", gaussian(1), "a test")
     assert len(calls) == 2 and len(lines(path)) == 2
+
+
+def test_a_file_of_another_kind_or_of_a_later_version_is_refused(path):
+    full_batch_ledger(path)
+    header = {name: value for name, value in lines(path)[0].items() if name not in ("seq", "check")}
+    for change, words in (
+        ({"kind": "charge"}, "is not a ledger"), ({"version": 3}, "is a ledger of version 3; this dpppl reads up to 2"),
+        ({"version": 0}, "of version 0"),
+    ):  # fmt: skip
+        other = path.with_name("-".join(change) + words[-1])
+        store.create(str(other), header | change)
+        with pytest.raises(LedgerError, match=words):
+            PrivacyLedger.open(other)
+    for epsilon in ("1", None, True):
+        with pytest.raises(ConfigurationError, match="a ledger's epsilon is a number above 0"):
+            PrivacyFilter.of(epsilon, DELTA, "zero_out", True)
+
+
+def test_a_record_of_a_kind_that_is_not_known_is_refused(path):
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(1), "a test")
+    with store.opened(str(path), store.Position(), write=True) as session:
+        session.append({"kind": "zeal", "time": "now", "run": "a"})
+    with pytest.raises(LedgerError, match="unknown kind, 'zeal'"):
+        PrivacyLedger.open(path)
 
 
 def test_two_that_make_a_ledger_at_once_share_it(path, monkeypatch):
