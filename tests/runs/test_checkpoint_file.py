@@ -49,11 +49,11 @@ def path(tmp_path):
 def test_a_run_goes_on_where_it_was(path, chains):
     """In its second group of chains, with the records of both chunks of it; and then after the last."""
     groups, finished = [group(number, chains) for number in (1, 2)], []
-    record = lambda start, stop: {
-        "w": np.broadcast_to(
-            np.arange(start, stop, dtype=np.float32), (*(() if chains == 1 else (chains,)), stop - start)
-        )
-    }  # noqa: E731
+    axes = () if chains == 1 else (chains,)
+
+    def record(start, stop):
+        return {"w": np.broadcast_to(np.arange(start, stop, dtype=np.float32), (*axes, stop - start))}
+
     new = held(path)
     assert (
         not new.resumed and new.begun(record(0, 4), groups, finished) == Progress(0, 0, groups[0], []) and not finished
