@@ -8,7 +8,8 @@ tests and each verdict; the same command goes on where it stopped. `--again` rep
 
 Faults are cosmic-ray's (comparisons, arithmetic, numbers, booleans, loops, exceptions) and those of `own`: conditions that always or
 never hold; operands, elements, arguments and statements left out; the smaller for the larger. Texts of messages and reports, types,
-decorators and defaults of arguments stay as they are. Tests that start other processes see no fault.
+decorators and defaults of arguments stay as they are. Tests that start other processes see no fault. `--numerical --again` tries
+survivors by the tests of rounding, which compile programs as users do.
 
 Survivors that change nothing that a test could see are listed in `tests/equivalent_mutants.txt`, with the reason.
 """
@@ -191,7 +192,7 @@ def _operators():
 
 
 def _cosmic(source):
-    """Pairs of where cosmic-ray changes the source, and a function that gives the changed source."""
+    """Where cosmic-ray changes the source, how, and a function that gives the changed source."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
 
@@ -199,11 +200,12 @@ def _cosmic(source):
     for operator in _operators():
         found = [span for node in nodes for span in operator.mutation_positions(node)]
         for number, span in enumerate(found):
-            yield span, functools.partial(mutate_code, source, operator, number)
+            how = f"{type(operator).__name__} {found[:number].count(span)}"
+            yield span, how, functools.partial(mutate_code, source, operator, number)
 
 
-def mutants(file, share=1.0, seed=0):
-    """The mutants of a file, or a share of them, in random order."""
+def mutants(file, share=1.0, seed=0, within=None):
+    """The mutants of a file, or a share of them, in an order that changes elsewhere in the file leave as it is; `within`: of lines in this text."""
     source = (ROOT / file).read_text()
     tree, lines = ast.parse(source), source.split("\n")
     offsets = [0]
@@ -224,16 +226,18 @@ def mutants(file, share=1.0, seed=0):
             if isinstance(node, tuple)
             else ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         )
-        found.append((span, functools.partial(edited, span, text)))
+        found.append((span, text, functools.partial(edited, span, text)))
     found.extend(_cosmic(source))
     kept, counts, seen = [], collections.Counter(), {source}
-    for span, make in found:
+    for span, how, make in found:
         place = next((name for first, last, name in where if first <= span[0][0] <= last), None)
         if place in (None, "__all__") or place.split(".")[-1] in WORDS or any(a <= span[0] < b for a, b in spans):
             continue
-        kept.append((place, span, make))
-    random.Random(f"{seed} {file}").shuffle(kept)
-    for place, span, make in kept[: -(-int(share * 1000) * len(kept) // 1000)]:
+        line = lines[span[0][0] - 1].strip()
+        rank = random.Random(f"{seed} {file} {place} {line} {span[0][1]} {how}").random()
+        if rank < share and (within is None or line in within):
+            kept.append((rank, place, span, make))
+    for _, place, span, make in sorted(kept, key=lambda each: each[0]):
         changed = make()
         if changed is None or changed in seen:
             continue
@@ -315,7 +319,7 @@ class Driver:
 
     def record(self):
         """Which lines of which functions each test reaches, and how long it takes."""
-        path = self.state / "reached.json"
+        path = self.state / ("reached_numerical.json" if self.arguments.numerical else "reached.json")
         kept = json.loads(path.read_text()) if path.exists() else {}
         by_file = collections.defaultdict(list)
         for item in self.items.values():
@@ -434,11 +438,15 @@ class Driver:
         end = time.monotonic() + 60 * self.arguments.minutes
         listed = equivalent()
         for file in self.files:
-            for mutant in mutants(file, self.arguments.share, self.arguments.seed):
-                before = done.get(mutant.name)
-                if mutant.name[:4] in listed or (
-                    before and not (self.arguments.again and before not in ("killed", "too slow"))
-                ):
+            alive = {
+                name[:4] for name, verdict in done.items() if name[0] == file and verdict not in ("killed", "too slow")
+            }
+            if self.arguments.again:
+                chosen = [m for m in mutants(file, within=" ".join(name[2] for name in alive)) if m.name[:4] in alive]
+            else:
+                chosen = (m for m in mutants(file, self.arguments.share, self.arguments.seed) if m.name not in done)
+            for mutant in chosen:
+                if mutant.name[:4] in listed:
                     continue
                 if time.monotonic() > end:
                     return
@@ -471,12 +479,15 @@ def summary(state, files):
         last[tuple(row["mutant"])] = row["verdict"]
     listed = equivalent()
     for file in files:
-        counts = collections.Counter(
-            "listed" if name[:4] in listed else v for name, v in last.items() if name[0] == file
-        )
+        text = " ".join(line.strip() for line in (ROOT / file).read_text().split("\n"))
+        here = {name: verdict for name, verdict in last.items() if name[0] == file and name[2] in text}
+        counts = collections.Counter("listed" if name[:4] in listed else verdict for name, verdict in here.items())
         if counts:
             print(f"{file}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
-    gone = [row for row in listed if row not in {mutant.name[:4] for mutant in mutants(row[0])}]
+        for name, verdict in here.items():
+            if verdict not in ("killed", "too slow") and name[:4] not in listed:
+                print(f"    {verdict}: " + " | ".join(name[1:4]))
+    gone = [row for row in listed if row not in {mutant.name[:4] for mutant in mutants(row[0], within=row[2])}]
     for row in gone:
         print(f"listed, and no mutant: {' | '.join(row)}")
     return not gone
@@ -500,6 +511,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--longest", type=float, default=6.0, help="seconds of tests for one mutant")
     parser.add_argument("--again", action="store_true", help="repeat those that survived")
+    parser.add_argument("--numerical", action="store_true", help="by the tests of rounding, which `make test-all` runs")
     parser.add_argument("--summary", action="store_true", help="only count")
     arguments = parser.parse_args()
     arguments.state.mkdir(parents=True, exist_ok=True)
@@ -510,7 +522,7 @@ def main():
             "JAX_COMPILATION_CACHE_DIR": cache,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-            "DPPPL_TESTS": "quick",
+            "DPPPL_TESTS": "numerical" if arguments.numerical else "quick",
         }
         os.chdir(ROOT)
         import jax
@@ -524,7 +536,15 @@ def main():
             pytest.main(
                 [
                     *(f"tests/{name}" for name in arguments.tests),
-                    *("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not numerical"),
+                    *(
+                        "-q",
+                        "-p",
+                        "no:cacheprovider",
+                        "-p",
+                        "no:xdist",
+                        "-m",
+                        "not slow and numerical" if arguments.numerical else "not slow and not numerical",
+                    ),
                     f"--basetemp={folder}/tests",
                 ],
                 plugins=[driver],

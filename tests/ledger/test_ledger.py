@@ -385,6 +385,28 @@ def test_failed_sampling_has_a_budget_of_its_own(path):
         ledger.reserve("b", poisson(1, failure_probability=0.5 * ledger.failure_allowance), "a test")
 
 
+def test_what_a_budget_counts_of_failures_and_of_discrete_noise():
+    rule = PrivacyFilter.of(20.0, DELTA, "zero_out", False)
+    assert [alpha for alpha, _ in rule.orders] == [2.4, 2.0]
+    cost = rule.cost(poisson(5, discrete=True))  # has bounds at whole orders alone
+    assert np.isinf(cost[:2]).all() and 0 < cost[2] < 1
+    for share in (0.5, 2.0):
+        total = rule.cost(poisson(1, 50.0, failure_probability=share * rule.failure_allowance))
+        assert rule.used(total) == pytest.approx(share, rel=1e-6) and rule.admits(total) == (share < 1)
+    assert 0 < rule.used(rule.cost(poisson(1, 50.0))) < 0.1
+    alone = PrivacyFilter.of(20.0, DELTA, "zero_out", True)
+    assert alone.used(alone.bounds) == 1.0 and alone.used(alone.nothing) == 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling_rate": 0.1}, {"discrete": True}, {"sampling_rate": 0.1, "discrete": True}]
+)
+def test_an_access_without_noise_fits_no_budget(options):
+    rule = PrivacyFilter.of(20.0, DELTA, "zero_out", False)
+    assert np.isinf(rule.cost(gaussian(1, 0.0, **options))[:-1]).all()
+    assert np.isinf(rule.cost(gaussian(1, 1.0) + gaussian(1, 0.0, **options))[:-1]).all()
+
+
 def test_what_has_no_bound_is_refused(path):
     ledger = PrivacyLedger(path, 1.0, DELTA, neighboring_relation="replace_one")
     with pytest.raises(ConfigurationError, match="another combination"):

@@ -156,9 +156,10 @@ def test_process_0_alone_writes_and_removes(path, monkeypatch):
 
 
 def test_files_that_cannot_be_checkpoints_are_refused(path):
-    path.write_text("no checkpoint")
-    with pytest.raises(CheckpointError, match="no checkpoint that this version can read"):
-        Checkpoint(path)
+    for content in ("no checkpoint", ""):
+        path.write_text(content)
+        with pytest.raises(CheckpointError, match="no checkpoint that this version can read"):
+            Checkpoint(path)
     path.unlink()
     path.mkdir()
     with pytest.raises(CheckpointError, match="no checkpoint that this version can read"):
