@@ -243,6 +243,8 @@ def mutants(file, share=1.0, seed=0, within=None):
             continue
         seen.add(changed)
         try:
+            if ast.dump(ast.parse(changed)) == ast.dump(tree):
+                continue
             compile(changed, file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
             continue

@@ -143,3 +143,13 @@ def test_the_histogram_costs_its_share():
     assert cost / (cost + 500 * 0.01**2 * np.expm1(1.0)) == pytest.approx(SHARE)
     assert few.mechanism == histogram_mechanism(True) and few.event.is_full_batch
     assert 0 < histogram_charge(1e-3, 1, few.mechanism).noise_multipliers[0] < 1e-1
+
+
+def test_norms_are_measured_near_the_start_and_half_a_prior_sd_from_it():
+    start, scales = {"w": np.arange(3, dtype=np.float32)}, {"w": np.array([1.0, 2.0, 4.0])}
+    phase = prelude.NormPhase(None, None, start, scales, (), HISTOGRAM, None)
+    at = phase.at()
+    assert phase.scale == 2.0 and np.allclose(at["start"]["w"] - start["w"], 1e-4, rtol=1e-2)
+    apart = np.asarray(at["far"]["w"]) - start["w"]
+    assert np.allclose(np.abs(apart), 0.5 * scales["w"], rtol=1e-5) and np.allclose(apart[0], -apart[1])
+    assert at["far"]["w"].dtype == np.float32
