@@ -196,8 +196,6 @@ def _orders(epsilon: float, delta: float, share: float) -> tuple[tuple[float, fl
 
 
 def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> Costs:
-    if not event.noise_multipliers:
-        return np.zeros(len(orders) + 2)
     if isinstance(event, SelectionEvent):
         renyi, mu = _rdp(event, orders), math.inf
     elif event.is_full_batch:
@@ -213,8 +211,8 @@ def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> C
 @functools.lru_cache(maxsize=4096)
 def _rdp(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """Renyi divergences of all accesses at each order, (len(orders),); inf where there is no bound."""
-    if not orders or min(event.noise_multipliers)[0] == 0:
-        return np.full(len(orders), math.inf)
+    if not orders:
+        return np.zeros(0)
     alpha = np.array(orders)
     bounded = alpha == np.round(alpha) if event.discrete and not event.is_full_batch else np.ones(len(alpha), bool)
     divergences = np.full(len(alpha), math.inf)

@@ -265,7 +265,7 @@ class Budget:
         """Whether charges leave nothing of a share of the target."""
         assert self.target_epsilon is not None and self.target_delta is not None
         limit = share * self.target_epsilon * (1.0 - 1e-3)
-        return bool(charges) and self._epsilon(events_of(charges)) >= limit
+        return self._epsilon(events_of(charges)) >= limit
 
     def _epsilon(self, events: Events) -> float:
         """Epsilon at the target's delta, for the unit of privacy."""

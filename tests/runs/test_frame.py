@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +31,12 @@ from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none, prelude_charges
+from dpppl.frame.locate import SHARE, Locator, clipped_at, frame_charge, locator_or_none, prelude_charges, scale_of
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
+from dpppl.row_statistics.accesses import At, Kind
 from dpppl.runs.budget import Charge, events_of
 from dpppl.svi.verdict import convergence
 
@@ -415,6 +417,37 @@ def test_a_run_from_a_frame_costs_what_was_planned_and_finds_the_posterior(make,
     assert shown.to_arviz(*arguments).attrs["epsilon"] == str(report.epsilon)
 
 
+def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
+    """Each is charged before it is made, and under its own key."""
+    order, charge, key = [], frame_charge(30.0, 400), dpppl.secret_key()
+
+    def program(state, rows, public):
+        order.append((int(state.i), rows, public))
+        return np.zeros(1)
+
+    def staged(settings, bound, released, ask, bounds):
+        at = At(np.zeros(1), 1.0, 1.0, ())
+        first, second = charge.noise_multipliers[:2]
+        with pytest.raises(AssertionError, match="less noise than it is charged for"):
+            ask(Kind.GRADIENT, at, 0.999 * first)
+        assert not order
+        ask(Kind.GRADIENT, at, first)
+        with pytest.raises(AssertionError, match="access 1"):
+            ask(Kind.GRADIENT, at, max(charge.noise_multipliers[1:4]) * 0.999, 3)
+        ask(Kind.GRADIENT, at, 2.0 * second)
+        assert released.scale == pytest.approx(scale_of(charge)) and released.values == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpppl.frame.locate.staged", staged)
+    found = Locator(
+        settings=None, bound=SimpleNamespace(rows="rows", public="public"), prior=None, is_normal=True, charge=charge,
+        programs={Kind.GRADIENT: program}, key=key,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        found.metric(order.append)
+    assert order == [1, (0, "rows", "public"), 2, (1, "rows", "public")]
+
+
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, method):
     """The next run, which has no frame, measures norms and clips in the same coordinates."""
@@ -439,6 +472,7 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         svi = dpppl.SVI(model, AutoNormal(model), print_cost=False, **target)
         with pytest.raises(KeyboardInterrupt):
             svi.run(dpppl.secret_key(), 400, y, progress_bar=False)
+        assert [(c.is_frame, c.num_steps) for c in svi.budget.charged] == [(True, frame_charge(1.0, 1).num_steps)]
         assert svi._metric is None and not isinstance(svi._optim, MovedOptimizer)
     else:
         mcmc = dpppl.MCMC(
@@ -446,6 +480,7 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         )
         with pytest.raises(KeyboardInterrupt):
             mcmc.run(dpppl.secret_key(), y)
+        assert [(c.is_frame, c.num_steps) for c in mcmc.budget.charged] == [(True, frame_charge(1.0, 1).num_steps)]
         assert mcmc.calibrated_kernel().metric is None
 
 
