@@ -2,7 +2,7 @@
 
 python benchmarks/accuracy/oracle.py --quick --cells simulated-1000 fair          # two data sets, one run each
 python benchmarks/accuracy/oracle.py --epsilons 1 3                               # all cells; those in docs/results/oracle.json are kept
-python benchmarks/accuracy/oracle.py --table                                      # the table, from the file
+python benchmarks/accuracy/oracle.py --table                                      # the table of the page, from the file
 
 `oracle` (benchmarks/lib/oracle.py) is what its noise adds to the squared width. `error` is the mean over runs of the squared distance of
 NoiseAware's mean from the posterior mean without privacy, by coordinate, in that posterior's metric; `over` is error / oracle. `mass` is
@@ -37,7 +37,7 @@ import numpyro.distributions as dist
 import dpppl
 from benchmarks.accuracy import real_data
 from benchmarks.lib.oracle import Reference, flat
-from benchmarks.lib.results import FOLDER, written
+from benchmarks.lib.results import FOLDER, in_page, written
 
 DELTA = 1e-6
 SIMULATED = [f"simulated-{n}" for n in (500, 1_000, 2_000, 5_000, 20_000)]
@@ -216,13 +216,13 @@ def main():
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--quick", action="store_true", help="two runs a cell, which no file keeps")
     parser.add_argument("--again", action="store_true", help="measure cells that the file has, too")
-    parser.add_argument("--table", action="store_true", help="print the table of the file alone")
+    parser.add_argument("--table", action="store_true", help="write the table of the page from the file")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     path = FOLDER / "oracle.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
     if options.table:
-        return print(table(kept))
+        return print(in_page("oracle", table(kept)))
     new = {}
     for cell in options.cells:
         wanted = [e for e in options.epsilons if options.quick or options.again or f"{cell}@{e:g}" not in kept]
