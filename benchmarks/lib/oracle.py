@@ -58,41 +58,42 @@ class Reference(NamedTuple):
     @classmethod
     def _of(cls, model, args, pairs, seed):
         start = numpyro.infer.util.initialize_model(
-            jax.random.key(0), model, model_args=args, init_strategy=numpyro.infer.init_to_median(num_samples=200)
+            jax.random.key(0),
+            model,
+            model_args=args,
+            dynamic_args=True,
+            init_strategy=numpyro.infer.init_to_median(num_samples=200),
         )
         first, shaped = ravel_pytree(start.param_info.z)
-        seeded = handlers.seed(model, 0)
+        latents = lambda z, *args: start.postprocess_fn(*args)(shaped(z))  # noqa: E731
+        whole = lambda z, *args: start.potential_fn(*args)(shaped(z))  # noqa: E731
 
-        def rows(z):
-            trace = handlers.trace(handlers.substitute(seeded, start.postprocess_fn(shaped(z)))).get_trace(*args)
-            seen = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
+        def rows(z, *args):
+            given = handlers.substitute(handlers.seed(model, 0), latents(z, *args))
+            sites = handlers.trace(given).get_trace(*args).values()
+            seen = [site for site in sites if site["type"] == "sample" and site["is_observed"]]
             return sum(site["fn"].log_prob(site["value"]) for site in seen)
 
-        whole = jax.jit(lambda z: start.potential_fn(shaped(z)))
-        likelihood = lambda z: -jnp.sum(rows(z))  # noqa: E731
-        mode = minimize(
-            whole,
-            first,
-            jac=jax.jit(jax.grad(whole)),
-            hess=_curvature(whole),
-            method="trust-exact",
-            options={"gtol": 1e-6},
-        ).x
-        h, whole_h = (np.asarray(_curvature(f)(mode)) for f in (likelihood, whole))
+        likelihood = lambda z, *args: -jnp.sum(rows(z, *args))  # noqa: E731
+        slope, bend = jax.jit(jax.value_and_grad(whole)), _curvature(whole)
+        mode = minimize(slope, first, args, "trust-exact", jac=True, hess=bend, options={"gtol": 1e-6}).x
+        h, whole_h = (np.asarray(f(mode, *args)) for f in (_curvature(likelihood), bend))
         values, vectors = np.linalg.eigh(h)
         metric = vectors / np.sqrt(np.maximum(values, 1e-9 * values[-1]))
-        along = lambda v: jax.jvp(rows, (mode,), (v,))[1]  # noqa: E731
-        scores = jax.jit(lambda m: jax.lax.map(lambda v: along(v) ** 2, m, batch_size=8).sum(axis=0))
-        lengths = np.sqrt(scores(metric.T))
+        lengths = np.sqrt(
+            _mapped(lambda v, z, *args: jax.jvp(lambda z: rows(z, *args), (z,), (v,))[1] ** 2, 8)(
+                metric.T, mode, *args
+            ).sum(axis=0)
+        )
         z = np.random.default_rng(seed).standard_normal((pairs, len(mode)))
         z = np.concatenate([z, -z])
         z = z @ np.linalg.inv(np.linalg.cholesky(z.T @ z / len(z))).T  # of exactly the normal law's covariance
-        places = jnp.asarray(mode + z @ np.linalg.inv(np.linalg.cholesky(whole_h)))
-        log_weights = 0.5 * np.sum(z**2, axis=1) - jax.jit(lambda p: jax.lax.map(whole, p, batch_size=16))(places)
-        weights = np.asarray(jnp.exp(log_weights - jnp.max(log_weights)))
+        places = mode + z @ np.linalg.inv(np.linalg.cholesky(whole_h))
+        log_weights = 0.5 * np.sum(z**2, axis=1) - np.asarray(_mapped(whole, 16)(places, *args))
+        weights = np.exp(log_weights - log_weights.max())
         weights = weights / weights.sum()
-        latents = jax.jit(jax.vmap(lambda p: start.postprocess_fn(shaped(p))))(places)
-        draws, names = flat({site: latents[site] for site in start.param_info.z})
+        found = _mapped(latents, 256)(places, *args)
+        draws, names = flat({site: found[site] for site in start.param_info.z})
         effective = 1.0 / np.sum(weights**2) / len(weights)
         if not effective > LEAST_EFFECTIVE:
             raise ValueError(f"{effective:.0%} of draws count: the posterior is far from normal.")
@@ -132,7 +133,12 @@ def _wide(x):
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
+def _mapped(f, size):
+    """`f` of each row of its first argument, some at a time."""
+    return jax.jit(lambda rows, *rest: jax.lax.map(lambda row: f(row, *rest), rows, batch_size=size))
+
+
 def _curvature(f):
-    """Hessian of `f`, a few columns at a time."""
-    column = lambda z, v: jax.jvp(jax.grad(f), (z,), (v,))[1]  # noqa: E731
-    return jax.jit(lambda z: jax.lax.map(lambda v: column(z, v), jnp.eye(len(z), dtype=jnp.float64), batch_size=8))
+    """Hessian of `f` in its first argument, a few columns at a time."""
+    columns = _mapped(lambda v, z, *args: jax.jvp(jax.grad(lambda z: f(z, *args)), (z,), (v,))[1], 8)
+    return lambda z, *args: np.asarray(columns(np.eye(len(z)), z, *args))
