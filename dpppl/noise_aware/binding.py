@@ -11,6 +11,7 @@ from dpppl.likelihood.symmetry import symmetries
 from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes
 from dpppl.model.units import responses_of, split_in_units
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.row_statistics.coordinates import Coordinates
@@ -28,7 +29,8 @@ class BoundModel:
     - **rows**, **public** - the private arrays, (N, ...), and the Public arrays, by label.
     - **symmetric** - the latents that may change places or signs, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
-    - **constrain** - from latents of all samples and `public` to sites, as it was proved."""
+    - **constrain** - from latents of all samples and `public` to sites, as it was proved.
+    - **codes** - which values the observed sites take; see `supports.codes`."""
 
     split: SplitModel
     coordinates: Coordinates
@@ -38,6 +40,7 @@ class BoundModel:
     symmetric: tuple[str, ...]
     unnamed: str | None
     constrain: Function
+    codes: tuple[str, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -78,5 +81,5 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
     return BoundModel(
         split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
-        constrain=constrain, unnamed=unnamed,
+        constrain=constrain, unnamed=unnamed, codes=codes(split),
     )  # fmt: skip
