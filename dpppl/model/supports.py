@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from dpppl.model import censoring
@@ -61,6 +62,18 @@ def codes(split: SplitModel) -> tuple[str, ...]:
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
     return (*dict.fromkeys(found.values()), *_ids(split))
+
+
+def poisson_sites(split: SplitModel) -> tuple[str, ...]:
+    """Names of the observed sites whose law is Poisson's."""
+    found: list[str] = []
+
+    def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
+        sites = observed(split, z, row, public)
+        found[:] = [site["name"] for site in sites if isinstance(unwrapped(site["fn"]), dist.Poisson)]
+
+    jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
+    return tuple(found)
 
 
 def _ids(split: SplitModel) -> list[str]:

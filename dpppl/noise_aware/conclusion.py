@@ -76,14 +76,16 @@ def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, 
     """The verdict on a posterior."""
     (stages, scalars), coordinates, prior, z = found, bound.coordinates, releases.prior, of.z
     names, num_rows = coordinates.names(), bound.split.num_rows
-    verdict = Verdict.from_releases(stages, of.mixture.moments(), scalars, prior, names, num_rows)
+    verdict = Verdict.from_releases(
+        stages, of.mixture.moments(), scalars, prior, names, num_rows, settings.rows_per_unit
+    )
     with TRACING:
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         return replace(
             verdict, sampler=of.problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
-            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=bound.codes,
-            in_units=settings.rows_per_unit > 1, has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
+            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=bound.codes, poisson=bound.poisson,
+            has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not of.is_modelled),
         )  # fmt: skip

@@ -148,7 +148,7 @@ def test_an_error_after_the_accesses_is_one_of_ours():
     ):
         with dpppl.errors.concluding("samples", "call f"):
             fails()
-    with pytest.raises(dpppl.ConclusionError, match="^inner"), dpppl.errors.concluding("samples", "call f"):
+    with pytest.raises(dpppl.ConclusionError, match=r"^inner"), dpppl.errors.concluding("samples", "call f"):
         raise dpppl.ConclusionError("inner")
     with pytest.raises(KeyboardInterrupt), dpppl.errors.concluding("samples", "call f"):
         raise KeyboardInterrupt
