@@ -136,7 +136,7 @@ VECTORS = {
 }  # fmt: skip
 LAWS = ON_REALS | TIMES | BOUNDED | COUNTS | VECTORS
 _SCALAR = {*ON_REALS, *TIMES, *BOUNDED}
-_TRUNCATED = {"Cauchy", "Laplace", "Logistic", "Normal", "SoftLaplace", "StudentT"}
+_TRUNCATED = {"Cauchy", "Laplace", "Logistic", "Normal", "SoftLaplace"}
 VARIANTS = (
     "plain", "whole numbers", "float arguments", "integer arguments", "masked", "missing", "left", "right", "interval",
     "left truncated", "right truncated", "two-sided",
@@ -147,7 +147,7 @@ RAN, REFUSED, RAW, CHARGED = "ran", "refused before a charge", "raw", "charged w
 
 
 def applies(law, variant):
-    """Whether a law has a variant: NumPyro's truncated laws are six, and its censored laws are of one number."""
+    """Whether a law has a variant: NumPyro truncates five laws by itself, and its censored laws are of one number."""
     if "truncated" in variant or variant == "two-sided":
         return law in _TRUNCATED
     return law in _SCALAR or variant not in ("left", "right", "interval")

@@ -281,11 +281,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
 
         states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
-        ended, collected = Outcome.of(chains, states, records, constrain)
+        ended, of_states = Outcome.of(chains, states, records, constrain)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
-            self._outcome = ended.judged(chains, collected, counted)
+            self._outcome = ended.judged(chains, of_states, counted)
             measured, _ = self._outcome.measured or (None, None)
         if ended.failed:
             warnings.warn(f"chains {[*ended.failed]} hold values that are not finite; see the report.", stacklevel=5)

@@ -38,11 +38,12 @@ def drawn(fn: Distribution, key: object, sample_shape: tuple[int, ...] = ()) -> 
     draw = _DRAWS.get(type(distribution))
     if draw is None:
         return fn.sample(key, sample_shape)
+    found = draw(distribution, key, shape)
     try:
         dtype = jax.eval_shape(distribution.sample, key).dtype
-    except TypeError:  # NumPyro's samplers of counts take no total_count of floats; its log probabilities do
-        dtype = jnp.result_type(int)
-    return draw(distribution, key, shape).astype(dtype)
+    except (TypeError, ValueError):  # NumPyro's samplers take no total_count of floats, and no censored Student-t law
+        dtype = jnp.result_type(int) if distribution.support.is_discrete else found.dtype
+    return found.astype(dtype)
 
 
 def _poisson_of(rate: jax.Array, key: jax.Array, stream: int = 0) -> jax.Array:

@@ -189,7 +189,7 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
         yield note(
             f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
             "those without privacy under the same model, but for a few extreme rows that noise hides, which may move the latter "
-            "alone; intervals and predictions are the model's."
+            f"alone; intervals and predictions are the model's.{_of_events(run)}"
         )
     elif run.symmetric:
         yield refused(

@@ -91,7 +91,7 @@ def impossible(log_probs: jax.Array, weights: jax.Array, size: Scalar = 1) -> tu
 
 
 class Ranks(NamedTuple):
-    """What ranks say of a row, or of a unit.
+    """The ranks of a row, or of a unit.
 
     - **possible** - whether the response is not next to impossible; **departure** - see `impossible`.
     - **moments**, **variances** - see `moments_of_rank`; the variances (4,) in the `Order`, under the model or squares of a unit.
@@ -125,9 +125,9 @@ def ranked_unit(rows: Ranks, mask: jax.Array) -> Ranks:
     """The ranks of a unit: sums over its rows (k, ...) that the `mask` keeps, over k^(1/2).
 
     Given what came before it, a row's ranks have mean zero, so sums have it, too, where the number of a unit's rows depends on
-    what they observe: the rows of a person who is followed up to an event. Ranks of totals, among totals of as many rows, do not.
-    Squares stand for variances, since rows of a unit may be correlated: of both moments, of the sum of ranks by value, and the sum
-    of their squares, as much on average where rows are independent."""
+    what they observe: the rows of a person who is followed up to an event. Ranks of totals, among totals of as many rows, do
+    not. Squares stand for variances, since rows of a unit may be correlated: of both moments, of the sum of ranks by value, and
+    the sum of their squares, as much on average where rows are independent."""
     counts, root = mask & rows.possible, np.sqrt(len(mask))
     total = lambda each: jnp.sum(jnp.where(counts[:, None], each, 0.0), axis=0) / root  # noqa: E731
     moments, by_value = total(rows.moments), total(rows.by_value)
@@ -251,14 +251,9 @@ class Fit:
         shares, moments, variances, flags, links, skews = Order(num_flags, len(along)).parts(values)
         root = np.sqrt(rows_per_unit)  # see `ranked_unit`
         units = root * np.array([FIT, FIT, length, SKEW])
-        (unlikely, outside, missing), moments, links, skew = (
-            shares,
-            moments / units[0],
-            links / units[2],
-            skews[0] / units[3],
-        )
-        stds = std / units
-        alike = (1.0, 0.0) if rows_per_unit == 1 else _alike(*variances[2:], std, num_rows)
+        (unlikely, outside, missing), skew = shares, skews[0] / units[3]
+        moments, links, stds = moments / units[0], links / units[2], std / units
+        alike = (1.0, 0.0) if rows_per_unit == 1 else _alike(variances[2], variances[3], std, num_rows)
         if rows_per_unit > 1:  # the skewness of a rank has half of its variance
             variances = np.append(variances[:2], np.max(variances[2:]) * np.array([1.0, 0.5]))
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.

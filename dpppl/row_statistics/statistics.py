@@ -299,8 +299,8 @@ class RowStatistics:
 
     def _scalars_of_unit(self, responses: UnitResponses, at: At, row: Tree, rest: Tree) -> jax.Array:
         """Each row of the unit is compared with responses of its own law."""
-        assert at.directions is not None
-        public, key = rest
+        (public, key), directions = rest, at.directions
+        assert directions is not None
         rows, mask = parts(responses.of_rows.split, unnumbered(row))
         alone = replace(self, responses=responses.of_rows)
         keys = jax.random.split(jax.random.fold_in(key, row[ROW_NUMBER]), len(mask))
@@ -308,14 +308,14 @@ class RowStatistics:
         def of_row(one: Tree, key: jax.Array) -> Ranks:
             one = one | {ROW_NUMBER: jnp.zeros((), jnp.int32)}
             log_probs, values, weights = alone._alternatives(at, one, public, key)
-            squares = alone._influence(at, one, (public, key)).squares(at.directions) * len(mask)
+            squares = alone._influence(at, one, (public, key)).squares(directions) * len(mask)
             return ranked(log_probs, values, weights, squares, responses.of_rows.size)
 
         ranks = ranked_unit(jax.vmap(of_row)(rows, keys), mask)
         return assembled(ranks, *self._flags(at, row, public, self._influence(at, row, rest)))
 
     def _flags(self, at: At, row: Tree, public: Tree, found: Influence) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """What was clipped of a row, or is missing; whether its score is finite; and whether its response is outside the support."""
+        """Whether a row is clipped or has gaps, (2,) or (3,); whether its score is finite; whether its response is impossible."""
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])

@@ -222,8 +222,8 @@ class SVI(SVIByHand):
         with concluding("the verdict", "svi.result.averaged_params(allow_unconverged=True) returns the parameters"):
             self._clipped, own = counted_rows(shares, charge, num_steps, objective)
             self._counted = own if counted is None else counted  # a histogram knows more
-            of_rows = dict(clipped=self._clipped, counted=self._counted, report=self.privacy_report())
-            self._result = replace(self._result, **of_rows)
+            report = self.privacy_report()
+            self._result = replace(self._result, clipped=self._clipped, counted=self._counted, report=report)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
         return self._result

@@ -51,7 +51,8 @@ def test_responses_outside_the_support_are_told_from_others(kind):
 
 
 @pytest.mark.parametrize(
-    ("law", "words"), [(dist.Normal(0, 1), "site 'y': times"), (dist.Exponential(1), "site 'y': Exponential takes")]
+    ("law", "words"),
+    [(dist.Normal(0, 1), "site 'y': times"), (dist.Exponential(1), "site 'y': LeftCensoredDistribution takes")],
 )
 def test_censored_responses_are_worded_whatever_their_law(law, words):
     """Of a law of all real numbers, as with detection limits, too: that raised KeyError once a run was charged."""
