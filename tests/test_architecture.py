@@ -164,7 +164,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_745, 3_000),
     "randomness": ("randomness subsampling", 1_122, 1_100),
     "data": ("data", 1_585, 900),
-    "model": ("model", 4_492, 2_700),
+    "model": ("model", 4_493, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
     "access": ("access row_program", 3_299, 1_700),
     "session": ("runs processes", 2_607, 1_500),
