@@ -43,6 +43,7 @@ def ended(hazard, true, end=6, count=4_000):
     rng = np.random.default_rng(0)
     events = rng.random((count, end)) < true
     before = np.cumsum(events, axis=1) - events
+    events = np.where(before == 0, events, events[:, :1])  # places that are not filled repeat the first row
     return events.astype(np.float32), np.full(events.shape, hazard, np.float32), before == 0
 
 
