@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from dpppl.errors import UnconvergedWarning, warn
+from dpppl.errors import UnconvergedWarning, concluding, warn
 from dpppl.report import render
 
 Array = np.ndarray
@@ -142,10 +142,14 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
-def warn_of(refusals: Sequence[str], call: str, allow_unconverged: bool) -> None:
-    """Warn where results are refused; `call`: what returns them without a warning."""
-    if refusals and not allow_unconverged:
+def warn_of(refusals: Callable[[], Sequence[str]], call: str, allow_unconverged: bool) -> None:
+    """Warn where results are refused; `call`: what returns them without a warning, and without a look at what is refused."""
+    if allow_unconverged:
+        return
+    with concluding("the verdict", f"{call} returns the results without their verdict"):
+        found = refusals()
+    if found:
         warn(
-            f"these results should not be read: {refusals[0]} {call} returns them without this warning.",
+            f"these results should not be read: {found[0]} {call} returns them without this warning.",
             UnconvergedWarning,
         )

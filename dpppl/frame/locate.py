@@ -114,8 +114,10 @@ class Locator:
         stages, scalars = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         stage, sites, num_rows = stages[-1], bound.coordinates.shapes, bound.split.num_rows
         noiseless = [*stages[:-1], stage._replace(sampled=1.0, modelled=None)]  # as the sds of a run are
-        fit = Verdict.from_releases(noiseless, stage.belief, scalars, self.prior, bound.coordinates.names(), num_rows)
-        fit = replace(fit, in_units=self.settings.rows_per_unit > 1)
+        names = bound.coordinates.names()
+        of_units = num_rows, self.settings.rows_per_unit
+        fit = Verdict.from_releases(noiseless, stage.belief, scalars, self.prior, names, *of_units)
+        fit = replace(fit, poisson=bound.poisson)
         if set(sites) == set(bound.split.latents):
             odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
             shapes = {site: bound.split.latents[site].shape for site in sites}

@@ -14,7 +14,6 @@ import numpy as np
 from dpppl.findings.counted_rows import ClippedRows, CountedRows, rows_of
 from dpppl.findings.verdict import Finding
 from dpppl.mcmc.bound import BoundKernel
-from dpppl.model.supports import codes
 from dpppl.types import BySite, Tree
 
 FALSE_ALARM, LARGEST_EXCESS, LARGEST_WIDENING = 0.01, 0.5, 1.15
@@ -231,7 +230,7 @@ def measure(
     sums, clipped, counted = collected.get("clipped"), None, None
     if sums is not None and draws > 1:
         counts, error = mean_counts(sums, thinning)
-        clipped, counted = rows_of(counts, error, kernel.mechanism.clipping, bound.split.num_rows, codes(bound.split))
+        clipped, counted = rows_of(counts, error, kernel.mechanism.clipping, bound.split.num_rows, bound.codes)
     measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped, counted=counted)
     if not draws:
         return measured, Arrival()

@@ -115,7 +115,7 @@ class Measured(Fit):
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
-    - **in_units** - whether a row is a unit of several.
+    - **poisson** - the observed sites whose law is Poisson's.
     - **has_columns** - whether numbers of a row enter the law of its responses; see `SplitModel`.
     - **widths** - what the released variance of scores says beside the model's."""
 
@@ -142,18 +142,19 @@ class Measured(Fit):
     symmetric: tuple[str, ...] = ()
     unnamed: str | None = None
     codes: tuple[str, ...] = ()
-    in_units: bool = False
+    poisson: tuple[str, ...] = ()
     has_columns: bool = True
     widths: Widths = field(default=Widths())
 
     @classmethod
     def from_releases(
-        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, prior: Prior, names: Sequence[str], num_rows: int
-    ) -> Self:
-        """`found`: moments of the posterior."""
+        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, prior: Prior, names: Sequence[str], num_rows: int,
+        rows_per_unit: int = 1,
+    ) -> Self:  # fmt: skip
+        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, last.sampled)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, last.sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
@@ -191,4 +192,4 @@ class Measured(Fit):
     def has_impossible(self) -> bool:
         """Whether more responses are next to impossible than noise explains."""
         share, std = self.impossible
-        return share >= MOST_IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
+        return share >= MOST_IMPOSSIBLE and share >= STANDS_OUT * std

@@ -89,10 +89,10 @@ class Accesses:
                     place = len(kept)
                     self.checkpoint.write(kept, done=done)
             found = jax.tree.map(lambda x: np.asarray(x, np.float64), found)
-            if bar is not None:
-                bar.update(repeats)
             if values is not None:
                 values.append(found)
+            if bar is not None:
+                bar.update(repeats)
             return found
 
         return ask

@@ -15,8 +15,6 @@ from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
-from dpppl.model.split import SplitModel
-from dpppl.model.supports import codes
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
@@ -116,6 +114,11 @@ class SVISettings(Fixed, PrivateRunner):
     def mechanism(self) -> Mechanism:
         """The mechanism of an access; with clipping_norm="auto" at norm 1 until a run has chosen it."""
         return self._mechanism
+
+    @property
+    def result(self) -> SVIResult:
+        """The result of the last run, as `run` returned it; a pickle has none."""
+        return after_run(self._result, "result")
 
     @property
     def verdict(self) -> Convergence:
@@ -255,12 +258,13 @@ class SVIDetails:
 
 
 def counted_rows(
-    shares: object, charge: Charge, num_steps: int, split: SplitModel
+    shares: object, charge: Charge, num_steps: int, objective: Objective
 ) -> tuple[ClippedRows | None, CountedRows | None]:
     """In the last half of a run that cost `charge`, from the kept counts of rows (number kept, NUM_COUNTS) or None."""
     if shares is None:
         return None, None
+    split = objective.split
     mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
     noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * split.num_rows)
     counts, error = np.mean(tail, axis=0), noise / (TAIL * num_steps) ** 0.5
-    return rows_of(counts, error, mechanism.clipping, split.num_rows, codes(split))
+    return rows_of(counts, error, mechanism.clipping, split.num_rows, objective.codes)

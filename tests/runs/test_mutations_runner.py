@@ -28,7 +28,7 @@ MUTATIONS = [
         SAME, (MCMC,)),
     bug("settings by themselves are ignored", f"{RUNNER}_alone", "short != Privacy()", "False", REFUSED, (SVI, "tmp_path")),
     bug("the kernel's noise is overruled", f"{KERNEL}checked_kernel", "getattr(kernel, name) not in (None, value)", "False", APART),
-    bug("refused results come without a word", f"{READ}warn_of", "if refusals and not allow_unconverged:", "if False:",
+    bug("refused results come without a word", f"{READ}warn_of", "if found:", "if False:",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
     bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(own))", "if True",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
