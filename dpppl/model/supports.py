@@ -45,7 +45,7 @@ def first_values(split: SplitModel) -> Arrays:
 
 def codes(split: SplitModel) -> tuple[str, ...]:
     """For each observed site that does not take every real number, which values it takes and how to code others; and for each
-    table that rows index, which ids. Looks at no data."""
+    table that rows index, which ids; last, how arguments without a type are read. Looks at no data."""
     found: dict[str, str] = {}
 
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
@@ -59,7 +59,7 @@ def codes(split: SplitModel) -> tuple[str, ...]:
                 found[name] += "; times and indicators must agree with the declared censoring times"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
-    return (*dict.fromkeys(found.values()), *_ids(split))
+    return (*dict.fromkeys(found.values()), *_ids(split), *split.arguments.by_entry)
 
 
 def _ids(split: SplitModel) -> list[str]:

@@ -54,6 +54,7 @@ def concluded(
     assert surrogate is not None
     mixture = Mixture.of(surrogate, prior)
     names, num_rows = coordinates.names(), bound.split.num_rows
+    codes = supports.codes(bound.split) + (() if settings.weights is None else (settings.weights.code,))
     verdict = Verdict.from_releases(stages, mixture.moments(), scalars, prior, names, num_rows)
     with TRACING:
         z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
@@ -62,7 +63,7 @@ def concluded(
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
             verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
-            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=supports.codes(bound.split),
+            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=codes,
             in_units=settings.rows_per_unit > 1, has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
