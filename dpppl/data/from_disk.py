@@ -46,8 +46,9 @@ def from_disk(
     ((100, 3), (100,))
     """
     if columns is not None:
-        if not isinstance(columns, Sequence):
-            raise ConfigurationError(f"columns must be a name or a list of names, got {type(columns).__name__}.")
+        if not isinstance(columns, Sequence) or not columns:
+            given = "none" if isinstance(columns, Sequence) else type(columns).__name__
+            raise ConfigurationError(f"columns must be a name or a list of names, got {given}.")
         return from_disk(what, dtype=dtype, separator=separator, decimal=decimal)[
             columns if isinstance(columns, str) else list(columns)
         ]

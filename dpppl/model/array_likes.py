@@ -119,6 +119,8 @@ def _as_array(label: str, value: Tree) -> Tree:
             f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
             f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
         )
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufc" and not value.dtype.isnative:
+        return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)):
         return value
     kind = f"argument '{label}' is a {type(value).__name__}"
