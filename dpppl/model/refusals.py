@@ -224,7 +224,7 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
     )
 
 
-_BOUNDED = type(constraints.positive) | type(constraints.unit_interval)
+_BOUNDED = type(constraints.positive) | type(constraints.greater_than_eq(0.0)) | type(constraints.unit_interval)
 _MOST_OUTSIDE = 2.0  # sds of a prior above 0, below which more than a fiftieth of it is no parameter
 
 

@@ -349,6 +349,8 @@ def test_separator_and_decimal_are_declared(tmp_path):
             ConfigurationError, match=f"{next(iter(settings))}= is one character, of a .csv or .tsv file"
         ):
             from_disk(tmp_path / what, **settings)
+    with pytest.raises(ConfigurationError, match="columns must be a name or a list of names, got none"):
+        from_disk(path, [])
     path.write_text("a,b\n1,2\n", encoding="utf-16")
     with pytest.raises(ConfigurationError, match="is in UTF-16: save it as UTF-8"):
         from_disk(path)
