@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.findings.counted_rows import of_information
-from dpppl.findings.verdict import Finding, Found, Level, care
+from dpppl.findings.directions import add_up, together
+from dpppl.findings.verdict import Finding, Found, Level, care, note
 from dpppl.noise_aware.verdict import Verdict, against, misfit
 from dpppl.types import Numbers, Tree
 
@@ -73,9 +74,11 @@ class Metric:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings on a run that clips scores in these coordinates: how much of the information it holds, and how far the model's
-        misfit, as ranks of responses showed it to the frame, moves estimates."""
-        return (*self._moved(), *of_information(self.informed))
+        """Findings on a run that clips scores in these coordinates: how much of the information it holds, how far the model's
+        misfit, as ranks of responses showed it to the frame, moves estimates, and latents that are known only together."""
+        names = [f"{site}{list(i) if i else ''}" for site, shape in self.shapes.items() for i in np.ndindex(*shape)]
+        known = add_up(together(names, self.covariance))
+        return (*self._moved(), *of_information(self.informed), *([note(known)] if known else []))
 
     def _moved(self) -> Found:
         if self.fit is None or not self.cut:

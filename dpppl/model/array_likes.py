@@ -45,6 +45,21 @@ def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPubl
     return [_map(taken, n, v, is_leaf) for n, v in zip(labels, found)]
 
 
+def read_by_entry(labels: Sequence[str], values: Sequence[Tree], is_public: IsPublic) -> list[str]:
+    """A sentence on each private argument of which no type says what it holds, or whose type JAX lacks; of types alone."""
+    found = []
+    for label, value in zip(labels, values):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=lambda x: is_public(x) or _is_whole(x)):
+            words = leaf.table.by_entry if isinstance(leaf, Source) else ""
+            if is_list(leaf):
+                words = "a list: an entry that is not one number counts as missing (a word, a date, 1,5, a dict, a row)"
+            elif str(getattr(leaf, "dtype", "")).lower() == "uint64":
+                words = f"uint64: numbers above {np.iinfo(np.uint32).max:,}, as ids and hashes are, count as that one"
+            if words and not is_public(leaf):
+                found.append(f"argument '{label}{jax.tree_util.keystr(path)}' is {words}")
+    return found
+
+
 def is_list(value: object) -> bool:
     """Whether a list or tuple has an entry for each row, rather than columns: arrays, frames or lists longer than itself.
 
@@ -118,7 +133,7 @@ def _as_array(label: str, value: Tree) -> Tree:
             f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
             f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
         )
-    if isinstance(value, np.ndarray) and not value.dtype.isnative:  # JAX takes a machine's own order of bytes alone
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufc" and not value.dtype.isnative:
         return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)):
         return value

@@ -46,7 +46,8 @@ def first_values(split: SplitModel) -> Arrays:
 
 def codes(split: SplitModel) -> tuple[str, ...]:
     """For each observed site that does not take every real number, which values it takes and how to code others; and for each
-    table that rows index, which ids. Looks at no data. Made when a run is bound to its arguments: before anything is charged."""
+    table that rows index, which ids; last, how arguments without a type are read. Looks at no data. Made when a run is bound to its
+    arguments: before anything is charged."""
     found: dict[str, str] = {}
 
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
@@ -61,7 +62,7 @@ def codes(split: SplitModel) -> tuple[str, ...]:
                 found[name] = f"{found[name]}; {agree}" if name in found else f"site '{name}': {agree}"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
-    return (*dict.fromkeys(found.values()), *_ids(split))
+    return (*dict.fromkeys(found.values()), *_ids(split), *split.arguments.by_entry)
 
 
 def poisson_sites(split: SplitModel) -> tuple[str, ...]:

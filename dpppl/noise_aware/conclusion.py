@@ -76,6 +76,7 @@ def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, 
     """The verdict on a posterior."""
     (stages, scalars), coordinates, prior, z = found, bound.coordinates, releases.prior, of.z
     names, num_rows = coordinates.names(), bound.split.num_rows
+    codes = bound.codes + (() if settings.weights is None else (settings.weights.code,))
     verdict = Verdict.from_releases(
         stages, of.mixture.moments(), scalars, prior, names, num_rows, settings.rows_per_unit
     )
@@ -85,7 +86,7 @@ def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, 
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         return replace(
             verdict, sampler=of.problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
-            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=bound.codes, poisson=bound.poisson,
+            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=codes, poisson=bound.poisson,
             has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not of.is_modelled),
         )  # fmt: skip

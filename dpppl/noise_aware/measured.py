@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
+from dpppl.findings.directions import least_known, together
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Stage
@@ -104,6 +105,7 @@ class Measured(Fit):
     - **side_noise** - the noise of the curvature on either side, over that curvature: the median over latents.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
     - **hidden** - how much better than the prior the data may know a direction that noise hides; see `ReleasedCurvature.hidden`.
+    - **together**, **least_known** - the latents that are known only together, and those of the least known direction.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
     - **curvature** - which part of it was released.
@@ -131,6 +133,8 @@ class Measured(Fit):
     resolved: float = 1.0
     hidden: float = 0.0
     side_noise: float = 0.0
+    together: tuple[str, ...] = ()
+    least_known: tuple[str, ...] = ()
     farthest: tuple[str, float] = ("", 0.0)
     pull: Pull = field(default=Pull())
     curvature: str = "full"
@@ -157,6 +161,7 @@ class Measured(Fit):
         fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, last.sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
+        spread = last.covariance[0] if prior.is_full else np.eye(1)
         return cls(
             **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
             hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.released_part,
@@ -166,6 +171,8 @@ class Measured(Fit):
             widths=Widths.of(last, prior, names), side_noise=0.0 if last.sides is None else float(np.median(last.sides.noise)),
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
+            together=together(names, spread),
+            least_known=least_known(names, spread, prior.correlation) if prior.correlation is not None else (),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
         )  # fmt: skip
 

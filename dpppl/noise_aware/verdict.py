@@ -7,6 +7,7 @@ import numpy as np
 
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
+from dpppl.findings.directions import add_up, listed
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import LEAST_LEARNED, Measured
@@ -20,6 +21,7 @@ LEAST_DEPARTURE = 0.005  # smaller departures by surprise, and third moments, ar
 LEAST_HARM, MOST_UNSEEN = 1.0, 10.0  # posterior sds
 MOST_SIDE_NOISE = 1.5  # noise over what is sought: its absence moves a release by less than .7 of its sds
 LEAST_CHANCE = 0.002  # by chance in one run of 500
+_LARGEST = 1e5  # what is hidden by more than this is hidden, by however much
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
@@ -116,19 +118,22 @@ def unknown_scale(run: Measured) -> Found:
     """Scales that the run has not found."""
     scaled = (
         "where columns are in units of their own (years, euros) or nearly constant, write (x - centre) / scale in the model, "
-        "with public constants or those of dpppl.private_scale; where categories are rare, merge them; or raise the budget"
+        "with public constants or those of dpppl.private_scale; where columns nearly add up, leave one out; where categories are "
+        "rare, merge them; or raise the budget"
     )
     if not run.hidden < MOST_HIDDEN:
+        along = listed(run.together or run.least_known)
+        cure = run.unnamed or add_up(run.together) or (scaled if run.has_columns else _MORE)
         yield refused(
-            f"noise hides a direction of the latents that the data may know {run.hidden:,.0f} times as well as the prior does, "
-            f"while another one is well known: {run.unnamed or (scaled if run.has_columns else _MORE)}."
+            f"noise hides a direction of the latents{along and f' ({along})'} that the data may know {_times(run.hidden)} as "
+            f"well as the prior does, while another one is well known: {cure}."
         )
 
 
 def unfinished(run: Measured) -> Found:
     """The run has not converged."""
     far = _conflict(run)
-    cure = far or run.unnamed or _MORE
+    cure = far or run.unnamed or add_up(run.together) or _MORE
     most_arrival, most_disagreement, most_scatter = 2.0, 8.0, 0.1
     if not run.arrival < most_arrival:
         yield refused(f"the gradients were taken {run.arrival:.1f} sd away from the posterior mean: {cure}.")
@@ -147,7 +152,12 @@ def failed(run: Measured) -> Found:
     if run.sampler is not None:
         yield refused(f"{run.sampler}: write the model with better scaled latents.")
     if run.is_prior:
-        yield care("nothing was learned: the samples are the prior's", "raise the budget.")
+        cure = "raise the budget, and check masks, weights and the coding of the data: rows that count for nothing look the same."
+        yield care("nothing was learned: the samples are the prior's", cure)
+
+
+def _times(factor: float) -> str:
+    return f"more than {_LARGEST:,.0f} times" if factor > _LARGEST else f"{factor:,.{1 if factor < 10.0 else 0}f} times"
 
 
 def _conflict(run: Measured) -> str:
@@ -290,7 +300,7 @@ def of_stages(run: Measured) -> Found:
         yield care(
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
-            "raise the budget, take fewer latents, or predict by dpppl.SVI.",
+            f"{add_up(run.together) or 'raise the budget, take fewer latents, or predict by dpppl.SVI'}.",
         )
     if run.agreement >= skewed_disagreement and not any(unfinished(run)):
         yield care(
@@ -304,8 +314,8 @@ def one_sided(run: Measured) -> Found:
     if run.side_noise > MOST_SIDE_NOISE and not run.is_prior:
         yield care(
             "the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
-            f"{run.side_noise:.1f} times the curvature beside the mean",
-            "raise the budget or use more rows.",
+            f"{_times(run.side_noise)} the curvature beside the mean",
+            f"{add_up(run.together) or 'raise the budget or use more rows'}.",
         )
     order = sorted(run.sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
     shown = lambda names: quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: E731

@@ -238,7 +238,7 @@ MUTATIONS = [
     Mutation("a null id is a person", f"{READ}is_missing", "entry is None or", "False or", "test_entries:test_null_ids_are_no_person", (lambda: pa.array([1, None, 2, None, 1]),)),
     Mutation("a tuple with NaN is a person", f"{READ}is_missing", "any(map(is_missing, entry))", "False", "test_entries:test_an_id_that_is_none_is_no_person", (lambda: (1, float("nan")),)),
     Mutation("an unknown category is the last", f"{READ}categories_of", "known.get(number(entry), -1)", "known.get(number(entry), 0)", HERE, (lambda: category, "tmp_path")),
-    Mutation("the first line is shown", "dpppl.data.sources:TextSource.__getitem__", "in the file's first line", "in {self.names}", LINES, FILE),
+    Mutation("the first line is shown", "dpppl.data.entries:place_of", "in the file's first line", "in {names}", LINES, FILE),
 ]  # fmt: skip
 
 

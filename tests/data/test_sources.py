@@ -359,3 +359,51 @@ def test_a_shuffled_data_set_is_to_be_stored(tmp_path):
     with pytest.raises(ConfigurationError, match="flatten_indices"):
         from_disk(data.shuffle(seed=0))
     np.testing.assert_array_equal(from_disk(data).read(0, N), Y)
+
+
+HEADERS = {  # text, the column asked for, what is found, or words of the refusal
+    "semicolons": (
+        "a;b\n1;2\n3;4\n",
+        "a",
+        "a semicolon stands there: from_disk(path, 'a', separator=';'), and decimal=','",
+    ),
+    "tabs": ("a\tb\n1\t2\n", "a", "a tab stands there: from_disk(path, 'a', separator='\\t')."),
+    "bars": ("a|b\n1|2\n", "b", "a bar stands there"),
+    "another column": ("a,b;c\n1,2\n", "c", "the file's first line, which names the columns."),
+    "blanks": ("c, a ,b\n1, 2,3\n", "a", [2.0]),
+    "the name with its blanks": ("a, a\n1,2\n", " a", [2.0]),
+    "two of a name but for blanks": ("c,b , b\n1,2,3\n", "b", "names column 'b' twice"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_first_line_that_has_no_such_column_says_why(name, tmp_path):
+    content, column, expected = HEADERS[name]
+    (tmp_path / "t.csv").write_text(content)
+    if isinstance(expected, list):
+        assert from_disk(tmp_path / "t.csv", column).read(0, 1).tolist() == expected
+    else:
+        with pytest.raises(ConfigurationError) as caught:
+            from_disk(tmp_path / "t.csv", column)
+        assert expected in str(caught.value)
+
+
+def test_separator_and_decimal_are_declared(tmp_path):
+    """Both cures run; 1.234,5 is no number, rather than a guess. Other files, and marks of two characters, are refused."""
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n1,5;2\n1.234,5;x\n-2;,5\n")
+    found = from_disk(path, ["a", "b"], separator=";", decimal=",").read(0, 3)
+    np.testing.assert_array_equal(found, [[1.5, 2.0], [np.nan, np.nan], [-2.0, 0.5]])
+    path.write_text('a,b\n"1,5",2\n')
+    assert from_disk(path, decimal=",")["a"].read(0, 1).tolist() == [1.5]
+    np.save(tmp_path / "t.npy", np.zeros(3))
+    for what, settings in (("t.npy", {"decimal": ","}), ("t.npy", {"separator": ";"}), ("t.csv", {"separator": ", "})):
+        with pytest.raises(
+            ConfigurationError, match=f"{next(iter(settings))}= is one character, of a .csv or .tsv file"
+        ):
+            from_disk(tmp_path / what, **settings)
+    with pytest.raises(ConfigurationError, match="columns must be a name or a list of names, got none"):
+        from_disk(path, [])
+    path.write_text("a,b\n1,2\n", encoding="utf-16")
+    with pytest.raises(ConfigurationError, match="is in UTF-16: save it as UTF-8"):
+        from_disk(path)

@@ -72,6 +72,26 @@ def lines(path):
 # One process
 
 
+def test_a_refusal_names_the_flag_that_would_have_room(path, tmp_path):
+    """Full batches of nearly all of the budget; not where they are subsampled, where the flag is set, or where it would not help."""
+    ledger, steps = PrivacyLedger(path, 1.0, DELTA), ROOM - 1
+    with pytest.raises(
+        BudgetExceededError, match=r"PrivacyLedger\(path, 1, 1e-05, full_batch_only=True\) keeps none: make it"
+    ):
+        ledger.reserve("run", gaussian(steps), "a test")
+    run(full_batch_ledger(tmp_path / "made"), "run", steps)
+    run(ledger, "small", 2)
+    for named, events in (
+        (r"keeps none\. For", gaussian(steps - 4)),
+        (r"that fits\. For", gaussian(2 * steps)),
+        (r"that fits\. For", poisson(10**6)),
+    ):
+        with pytest.raises(BudgetExceededError, match=named):
+            ledger.reserve("run", events, "a test")
+    with pytest.raises(BudgetExceededError, match=r"that fits\. For"):
+        full_batch_ledger(tmp_path / "full").reserve("run", gaussian(ROOM + 1), "a test")
+
+
 def test_the_budget_is_what_the_accountant_says(path):
     """Without subsampling the ledger admits exactly the runs whose total the exact Gaussian formula allows."""
     ledger = full_batch_ledger(path)

@@ -8,10 +8,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy.interpolate import BSpline
 from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, model, noise_aware, split_rows  # noqa: F401
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
+from dpppl.findings.directions import least_known, together
 from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -31,6 +33,39 @@ def verdict(**findings):
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
     }  # fmt: skip
     return Verdict(**good | findings)
+
+
+# Latents that are known only together
+
+
+def designs():
+    """By name: columns, an intercept first, and the numbers of those that add up."""
+    rng = np.random.default_rng(0)
+    x, group, place = rng.normal(size=(2_000, 3)), rng.integers(0, 4, 2_000), rng.random(2_000)
+    knots = np.concatenate([np.zeros(3), np.linspace(0.0, 1.0, 5), np.ones(3)])
+    splines = BSpline.design_matrix(place, knots, 3).toarray()
+    return {
+        "twice": (np.c_[x, x[:, :1]], (1, 4)), "dummies": (np.eye(4)[group], (0, 1, 2, 3, 4)), "splines": (splines, None),
+        "nearly constant": (np.c_[5.0 + 0.01 * x[:, 0], x[:, 1:]], (0, 1)), "sound": (x, ()), "in other units": (x * [1e-4, 1.0, 1e3], ()),
+        "a rare dummy": (np.c_[x, place < 0.005], ()), "alike": (np.c_[x, x[:, 0] + 0.5 * x[:, 1]], (1, 2, 4)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", designs())
+def test_columns_that_add_up_are_named(name):
+    """In the posterior of a linear regression, under a narrow and under a wide prior."""
+    columns, expected = designs()[name]
+    columns = np.c_[np.ones(len(columns)), columns]
+    names = [str(number) for number in range(columns.shape[1])]
+    for sd in (1.0, 100.0):
+        found = together(names, np.linalg.inv(columns.T @ columns + np.eye(len(names)) / sd**2))
+        if name == "splines":  # but for those that few rows have
+            assert "0" in found and len(found) >= 5 and not set(found).difference(names)
+        else:
+            assert found == tuple(map(str, expected))
+    if name == "in other units":
+        covariance = np.linalg.inv(columns.T @ columns / 5.0 + np.eye(4))
+        assert least_known(names, covariance, np.eye(4)) == ("1",)
 
 
 # Words: the worst finding first, and the cure that fits
@@ -60,6 +95,12 @@ def test_what_is_good_is_read():
         ({"arrival": 3.0, "unnamed": "name the value"}, "away from the posterior mean: name the value."),
         ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
         ({"hidden": 3e4}, "do not read: noise hides a direction of the latents that the data may know 30,000 times as well"),
+        ({"hidden": 3e4, "least_known": ("w[0]",)}, "a direction of the latents ('w[0]') that the data may know 30,000 times as well"),
+        ({"hidden": 9e9, "together": ("w[0]", "w[1]")}, "('w[0]' and 'w[1]') that the data may know more than 100,000 times as well as the "
+         "prior does, while another one is well known: the rows know 'w[0]' and 'w[1]' together and hardly one by one"),
+        ({"side_noise": 9e11}, "noise is more than 100,000 times the curvature beside the mean; raise the budget"),
+        ({"side_noise": 1.9, "together": ("w[0]", "w[1]")}, "noise is 1.9 times the curvature beside the mean; the rows know 'w[0]' and"),
+        ({"learned": {"w[0]": 0.01}}, "the samples are the prior's; raise the budget, and check masks, weights and the coding of the data"),
         ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
         ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"unseen": 12.0}, "read with care: the rows are too few for this budget to check the model: a misfit that moves estimates by 12"),
