@@ -46,8 +46,8 @@ def first_values(split: SplitModel) -> Arrays:
 
 def codes(split: SplitModel) -> tuple[str, ...]:
     """For each observed site that does not take every real number, which values it takes and how to code others; and for each
-    table that rows index, which ids; last, how arguments without a type are read. Looks at no data. Made when a run is bound to its
-    arguments: before anything is charged."""
+    table that rows index, which ids; last, how arguments without a type are read. Looks at no data. Made when a run is bound to
+    its arguments: before anything is charged."""
     found: dict[str, str] = {}
 
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
