@@ -15,7 +15,7 @@ from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import MOST_HIDDEN, Verdict
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
@@ -36,12 +36,13 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
             print(f"{word}: {shown}")
 
 
-def staged(
+def looked(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask, bounds: Bounds | None = None
 ) -> Outcome:
-    """The stages of a run and its scalars: see `run_recipe`. `bounds`: in place of those of the settings."""
-    plan = settings.plan_for(bound.coordinates.dimension)
-    arguments = releases.scale, releases.prior, bounds or settings.bounds, bound.split.num_rows, bound.responses.redrawn
+    """See `run_recipe`. `bounds`: in place of those of the settings."""
+    num_rows = bound.split.num_rows
+    plan = settings.plan_for(bound.coordinates.dimension, num_rows)
+    arguments = releases.scale, releases.prior, bounds or settings.bounds, num_rows, bound.responses.redrawn
     return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
 
 
@@ -49,12 +50,10 @@ def concluded(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool,
 ) -> tuple[Mixture, Verdict, dict[str, Tree]]:  # fmt: skip
     """The posterior, the verdict on it, and samples by site."""
-    (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
-    surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
-    assert surrogate is not None
-    mixture = Mixture.of(surrogate, prior)
+    coordinates, prior = bound.coordinates, releases.prior
+    mixture = Mixture.of(found.modelled if is_modelled else found.surrogate, prior)
     names, num_rows = coordinates.names(), bound.split.num_rows
-    verdict = Verdict.from_releases(stages, mixture.moments(), scalars, prior, names, num_rows)
+    verdict = Verdict.from_releases(found, mixture.moments(), prior, names, num_rows)
     with TRACING:
         z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
@@ -63,7 +62,7 @@ def concluded(
         verdict = replace(
             verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
             symmetric=bound.symmetric, unnamed=bound.unnamed, codes=supports.codes(bound.split),
-            in_units=settings.rows_per_unit > 1, has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
+            in_units=settings.rows_per_unit > 1,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)

@@ -189,6 +189,12 @@ class Fit:
     harm: tuple[float, ...] = (0.0, 0.0, 0.0)
     unseen: float = 0.0
 
+    @property
+    def squared_harm(self) -> float:
+        """The largest square of `harm`, less what noise and sampling make of it."""
+        found = zip(self.harm, (self.fit[1], self.link[2], self.skew[1]), (2.0, 1.0 + 2.0 * np.log(self.link[3]), 1.0))
+        return max(h**2 * max(0.0, 1.0 - expected / max(chi, 1e-30)) for h, chi, expected in found)
+
     @classmethod
     def from_sums(
         cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, along: Sequence[str],
