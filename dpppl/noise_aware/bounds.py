@@ -14,6 +14,7 @@ MOST_ADDED = 1.25  # by how much bounds that clip fewer rows may multiply the va
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _UNCLIPPED = 1e15  # a norm
+_UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
 _OCTAVES = 1.5  # sd of the location of norms where looks before have told their mean square
 
 
@@ -66,19 +67,20 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     believed = np.minimum(roots.middles, roots.quantile(max(0.5, 1.0 - roots.unseen)))
     lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
     kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
-    error = (
-        candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
-    )
-    bound = bounds.curvature or float(candidates[np.argmin(error**2 + (1.0 - kept) ** 2)])
+    error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
+    best = int(np.argmin((error / kept) ** 2 + (_UNEVEN * (1.0 - kept)) ** 2))
+    bound = float(candidates[best])
+    if bounds.curvature:
+        best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
-    return at._replace(norm=norm, curvature_bound=bound), float(np.sqrt(left))
+    return at._replace(norm=norm, curvature_bound=bound, kept=float(kept[best])), float(np.sqrt(left))
 
 
 def chosen_norm(
     norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
 ) -> float:
-    """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error that privacy adds (of
-    early looks all of it), on average over directions, by at most `MOST_ADDED`. Of a model that does not fit, by the ranks of
+    """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error of privacy (of early
+    looks all error), on average over directions, by at most `MOST_ADDED`. Of a model that does not fit, by the ranks of
     responses, what clipping may move estimates by is part of that error. Up to `_HIDDEN` times the longest believed row, and no
     longer than where clipping moves estimates by a `negligible` number of sds.
 
@@ -108,6 +110,7 @@ def chosen_norm(
     error = np.mean(share * (variance - sampled), axis=0)
     error /= np.mean(share * (sampled if expected.is_late else variance[:, least, None]))
     error += expected.squared_harm * (longer**2 @ norms.mass) / norms.mean(np.square)
+    error = np.where(candidates <= _HIDDEN * longest, error, np.inf)
     least = int(np.argmin(error))
-    cheap = np.flatnonzero((error <= MOST_ADDED * error[least]) & (candidates <= _HIDDEN * longest))
+    cheap = np.flatnonzero(error <= MOST_ADDED * error[least])
     return float(candidates[min(cheap[-1], max([least, *cheap[moved[cheap] >= negligible]]))])

@@ -135,7 +135,7 @@ class ReleasedCurvature(NamedTuple):
         numbers = blocks * width * (width + 1) // 2
         matrices = lambda vector: basis.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
         _, unit_a, unit_j = units(at.score_share, most_scores)
-        unit, unit_j = at.curvature_bound / unit_a, at.norm**2 / unit_j
+        unit, unit_j = at.curvature_bound / (at.kept * unit_a), at.norm**2 / unit_j
         products = values["A"][numbers:].reshape(len(basis.scales), -1) * unit
         curvature, score_variance = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
         return cls(curvature, sigma * unit, products, score_variance, sigma * unit_j, most_scores)
@@ -149,10 +149,11 @@ class ReleasedCurvature(NamedTuple):
             weights = np.array([getattr(one, std) for one in found]) ** -2.0
             total = float(np.sum(weights))
             values = np.array([getattr(one, name) for one in found])
-            return np.tensordot(weights / total, values, 1), float(total**-0.5)
+            return np.asarray(np.tensordot(weights / total, values, 1)), float(total**-0.5)
 
         (products, _), scores = mean("products", "curvature_std"), mean("score_variance", "score_variance_std")
-        return cls(*mean("curvature", "curvature_std"), products, *scores, found[0].most_scores)
+        (curvature, std), (scores, scores_std) = mean("curvature", "curvature_std"), scores
+        return cls(curvature, std, products, scores, scores_std, found[0].most_scores)
 
     def posterior(self, basis: Basis, covariance: Array, count: int) -> Curvature:
         """Draws of the curvature, where u has this prior covariance."""

@@ -103,11 +103,14 @@ class Line(NamedTuple):
         root = vectors * np.sqrt(values)[:, None, :]
         h = self.basis.real(root @ root.swapaxes(1, 2))
         step, precision = np.zeros_like(at), np.linalg.inv(covariance)
-        for _ in range(2):
-            variance = look.std**2 + error**2 / 2.0 * np.sum(step**2)
+        spread = np.linalg.inv(self.information + precision)
+        for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
+            reach = np.sum(step**2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
+            variance = look.std**2 + error**2 / 2.0 * reach
             information = self.information + h @ h / variance
+            spread = np.linalg.inv(information + precision)
             pull = self.pull + times(h, look.scores + times(h, at)) / variance
-            mean = np.linalg.solve(information + precision, pull[..., None])[..., 0]
+            mean = times(spread, pull)
             step = mean - at
         apart = float(np.sum(step * times(h, step))) / dimension
         inverse = vectors.swapaxes(1, 2) / np.sqrt(values)[..., None]

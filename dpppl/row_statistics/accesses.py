@@ -31,6 +31,7 @@ class At(NamedTuple):
 
     - **point**, **norm**, **curvature_bound** - (d,); bounds of a row's score and of its curvature.
     - **basis** - the coordinates u.
+    - **kept** - the share of rows' curvature that its bound leaves, as a histogram has it.
     - **score_share** - the share of a look's squared length that goes to the score.
     - **directions** - of the scalars, see `Kind`; None for the others."""
 
@@ -38,6 +39,7 @@ class At(NamedTuple):
     norm: float
     curvature_bound: float
     basis: Basis
+    kept: float = 1.0
     score_share: float = 0.7
     directions: Numbers | None = None
 

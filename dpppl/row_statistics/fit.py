@@ -191,9 +191,11 @@ class Fit:
 
     @property
     def squared_harm(self) -> float:
-        """The largest square of `harm`, less what noise and sampling make of it."""
-        found = zip(self.harm, (self.fit[1], self.link[2], self.skew[1]), (2.0, 1.0 + 2.0 * np.log(self.link[3]), 1.0))
-        return max(h**2 * max(0.0, 1.0 - expected / max(chi, 1e-30)) for h, chi, expected in found)
+        """The largest square of `harm`, less what noise and sampling make of it in one run of 200."""
+        chance = 0.005
+        found = zip(self.harm, (self.fit[1], self.link[2], self.skew[1]))
+        most = -2.0 * np.log(chance), certain(chance / self.link[3]), certain(chance)
+        return max(h**2 * max(0.0, 1.0 - by_chance / max(chi, 1e-30)) for (h, chi), by_chance in zip(found, most))
 
     @classmethod
     def from_sums(
