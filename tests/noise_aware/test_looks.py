@@ -87,7 +87,7 @@ def run(seed, mu, noise=1.0, far=None):
 
 
 @functools.cache
-def runs(mu, noise=1.0, count=100):
+def runs(mu, noise=1.0, count=80):
     """Of runs: distances of the truth in sds (count, d), squared distances of means from those without noise and by how much
     variances are larger, and chi-squared."""
     prior, z, moved, added, scatter = full(WIDTH), [], [], [], []
@@ -249,15 +249,15 @@ def test_bounds_that_are_given_are_those_of_late_looks():
 
 @pytest.mark.slow
 def test_posteriors_of_a_quadratic_likelihood_are_calibrated():
-    """100 truths from the prior, four latents, mu = .1, where noise adds half of the data's variance. Of 400 intervals that hold 90 %,
-    360 hold the truth, sd 6; squared distances from the posterior without noise are those that were stated, within .3 (sd .08).
-    Twice the variance of the noise fails both."""
+    """80 truths from the prior, four latents, mu = .1, where noise adds an eighth to the data's variance. Of 320 intervals that hold
+    90 % of the posterior 288 hold the truth, sd 5.4; squared distances from the posterior without noise are those that were stated,
+    and late scores scatter around one line as their noise does. Noise of 1.4 times its charge fails both of the last."""
     z, moved, added, scatter = runs(0.1)
-    assert 0.84 < np.mean(np.abs(z) < 1.645) < 0.96
-    assert 0.7 < np.mean(moved) / np.mean(added) < 1.3
+    assert 0.83 < np.mean(np.abs(z) < 1.645) < 0.97
+    assert 0.7 < np.mean(moved) / np.mean(added) < 1.35
     assert abs(np.mean(scatter) - 1.0) < 0.2
     _, moved, added, scatter = runs(0.1, 1.4)
-    assert np.mean(moved) / np.mean(added) > 1.5 and np.mean(scatter) > 1.4
+    assert np.mean(moved) / np.mean(added) > 1.4 and np.mean(scatter) > 1.5
 
 
 def test_a_late_look_off_the_line_is_seen():
