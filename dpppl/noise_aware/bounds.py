@@ -10,11 +10,13 @@ from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.row_statistics.statistics import units
 
-MOST_ADDED = 1.25  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
+MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+_MOST = 2.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _UNCLIPPED = 1e15  # a norm
 _UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
+_LEAST_KEPT = 0.2
 _OCTAVES = 1.5  # sd of the location of norms where looks before have told their mean square
 
 
@@ -68,12 +70,14 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
     kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
     error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
-    best = int(np.argmin((error / kept) ** 2 + (_UNEVEN * (1.0 - kept)) ** 2))
+    # Early looks correct a curvature for what its bound cuts off, on average over directions.
+    late = expected.is_late
+    best = int(np.argmin((error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2))
     bound = float(candidates[best])
     if bounds.curvature:
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
-    return at._replace(norm=norm, curvature_bound=bound, kept=float(kept[best])), float(np.sqrt(left))
+    return at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT)), float(np.sqrt(left))
 
 
 def chosen_norm(
@@ -109,8 +113,9 @@ def chosen_norm(
     sampled = expected.is_late / (known * (seen**2 @ norms.mass))  # left open without privacy
     error = np.mean(share * (variance - sampled), axis=0)
     error /= np.mean(share * (sampled if expected.is_late else variance[:, least, None]))
+    is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
     error += expected.squared_harm * (longer**2 @ norms.mass) / norms.mean(np.square)
-    error = np.where(candidates <= _HIDDEN * longest, error, np.inf)
+    error = np.where(is_allowed, error, np.inf)
     least = int(np.argmin(error))
     cheap = np.flatnonzero(error <= MOST_ADDED * error[least])
     return float(candidates[min(cheap[-1], max([least, *cheap[moved[cheap] >= negligible]]))])

@@ -188,7 +188,8 @@ def test_a_line_says_the_same_in_other_coordinates(prior):
     rng, first = np.random.default_rng(4), prior.first()
     dimension, shape = len(prior.mean), first.roots.shape
     symmetric = lambda: (lambda a: first.real(a @ a.swapaxes(1, 2)))(rng.standard_normal(shape))  # noqa: E731
-    line = Line(first, symmetric(), first.layout.real * rng.standard_normal(shape[:2]), symmetric(), 0.3)
+    pull = first.layout.real * rng.standard_normal(shape[:2])
+    line = Line.none(first)._replace(information=symmetric(), pull=pull, curvature=symmetric(), error=0.3)
     other = first.whitened(symmetric(), prior.covariance(first))
     carried = line.carried(other)
     moved = rng.standard_normal((3, dimension))

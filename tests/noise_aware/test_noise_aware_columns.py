@@ -12,7 +12,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.randomness import keys
 from dpppl.row_statistics import releases
 from dpppl.row_statistics.plan import plan_of
-from tests.noise_aware.test_noise_aware import Bench, bench, split_rows
+from test_noise_aware import Bench, bench, split_rows
 
 NUM_ROWS = 5_000
 MU = {0.5: 0.1536, 2.0: 0.5218, 3.0: 0.7457}  # of these epsilons at delta 1e-5
