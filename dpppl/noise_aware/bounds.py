@@ -49,9 +49,20 @@ class Expected(NamedTuple):
     squared_harm: float = 0.0
 
 
-def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expected, num_rows: int) -> tuple[At, float]:
-    """`at` with the user's bounds, or those from histograms, asked for with this `noise`. Also the part of scores that the norm
-    clips, over scores, by root mean squares."""
+class Found(NamedTuple):
+    """What histograms say.
+
+    - **at** - where looks are made, with their bounds.
+    - **cut** - the part of scores that the norm clips, over scores, by root mean squares.
+    - **uneven** - the mean of squared lengths of scores over their median."""
+
+    at: At
+    cut: float
+    uneven: float
+
+
+def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expected, num_rows: int) -> Found:
+    """The bounds of the next looks, from histograms that are asked for with this `noise`, or those that the user gave."""
     counts, noise = ask(Kind.BINS, at._replace(norm=_UNCLIPPED), noise) * np.sqrt(2.0), noise * np.sqrt(2.0)
     where = (0.0, 5.0)
     if expected.curvature is not None:
@@ -77,7 +88,10 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     if bounds.curvature:
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
-    return at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT)), float(np.sqrt(left))
+    at = at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT))
+    longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
+    uneven = norms.mean(lambda x: np.minimum(x, longest) ** 2) / norms.quantile(0.5) ** 2
+    return Found(at, float(np.sqrt(left)), uneven)
 
 
 def chosen_norm(

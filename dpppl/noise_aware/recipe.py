@@ -31,7 +31,7 @@ _SLOPE = 0.3  # the relative error of a slope at points that are a posterior sd 
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
-_CLEAR, _MOST_RAISED = 3.0, 30.0
+_POWER, _LEAST_POWER, _UNEVEN = 0.5, 0.4, 2.0
 _UNKNOWN = 1e60  # the error of a curvature of which nothing is known
 
 
@@ -64,23 +64,18 @@ class Line(NamedTuple):
 
     - **basis** - the coordinates u.
     - **information**, **pull** - (k, b, b); and it times the place that the looks say, (k, b).
-    - **curvature**, **error** - that of the likelihood, (k, b, b), and the sd of an entry.
-    - **scatter**, **scatter_error** - the same of the variance of scores.
-    - **metric** - the curvature, and more of it where few rows have it: in coordinates in which it is white no rows are long."""
+    - **curvature**, **error** - that of the likelihood, (k, b, b), and the sd of an entry."""
 
     basis: Basis
     information: Array
     pull: Array
     curvature: Array
     error: float
-    scatter: Array
-    scatter_error: float
-    metric: Array
 
     @classmethod
     def none(cls, basis: Basis) -> "Line":
         zeros = np.zeros_like(basis.roots)
-        return cls(basis, zeros, zeros[..., 0], zeros, _UNKNOWN, zeros, _UNKNOWN, zeros)
+        return cls(basis, zeros, zeros[..., 0], zeros, _UNKNOWN)
 
     def carried(self, basis: Basis) -> "Line":
         """The same in other coordinates."""
@@ -93,9 +88,7 @@ class Line(NamedTuple):
         pull = ours.reflected(ours.layout.scattered(times(back.swapaxes(1, 2), self.pull)))
         pull = times(root, basis.layout.gathered(basis.reflected(pull)))
         by = float(np.sum(basis.real(back @ basis.roots) ** 2)) / basis.layout.dimension  # of the noise of entries
-        errors = (min(error * by, _UNKNOWN) for error in (self.error, self.scatter_error))
-        matrices = zip((into(self.curvature), into(self.scatter)), errors)
-        return Line(basis, into(self.information), pull, *next(matrices), *next(matrices), into(self.metric))
+        return Line(basis, into(self.information), pull, into(self.curvature), min(self.error * by, _UNKNOWN))
 
     def with_look(self, look: Look, covariance: Array) -> tuple["Line", Array]:
         """With a further look, and the posterior mean (k, b) under a normal prior around u = 0 of this `covariance`. Where that
@@ -104,12 +97,11 @@ class Line(NamedTuple):
         size = lambda matrices: float(np.trace(matrices, axis1=1, axis2=2).sum()) / dimension  # noqa: E731
         typical = max(size(own.curvature), own.curvature_std)
         scale = float(np.clip(typical / max(size(self.curvature), 1e-9 * typical), 0.2, 5.0))
-        curvature, error = _mean(own.curvature, own.curvature_std, scale * self.curvature, scale * self.error)
-        scatter, scatter_error = _mean(own.score_variance, own.score_variance_std, self.scatter, self.scatter_error)
-        values, vectors = eigh(curvature)
-        values = np.maximum(values, _FLOOR * error)
-        root, longer = _raised(vectors * np.sqrt(values)[:, None, :], scatter, scatter_error)
-        h, metric = (self.basis.real(root * by[:, None, :] @ root.swapaxes(1, 2)) for by in (np.ones_like(longer), longer))
+        weights = np.array([own.curvature_std, scale * self.error]) ** -2.0
+        error, weights = float(np.sum(weights) ** -0.5), weights / np.sum(weights)
+        values, vectors = eigh(weights[0] * own.curvature + weights[1] * scale * self.curvature)
+        root = vectors * np.sqrt(np.maximum(values, _FLOOR * error))[:, None, :]
+        h = self.basis.real(root @ root.swapaxes(1, 2))
         step, precision = np.zeros_like(at), np.linalg.inv(covariance)
         spread = np.linalg.inv(self.information + precision)
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
@@ -125,28 +117,8 @@ class Line(NamedTuple):
         known, turn = eigh(inverse @ information @ inverse.swapaxes(1, 2))
         kept = 1.0 / (1.0 + _SLOPE**2 * apart * np.maximum(known, 0.0))
         back = root @ (turn * kept[:, None, :]) @ turn.swapaxes(1, 2) @ inverse
-        by = _SLOPE * np.tanh(np.sqrt(apart))
-        errors = (float(np.hypot(error, by * size(of))) for error, of in ((error, h), (scatter_error, scatter)))
-        line = Line(self.basis, back @ information, times(back, pull), h, next(errors), scatter, next(errors), metric)
-        return line, mean
-
-
-def _mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
-    """The precision-weighted mean of two matrices, and the sd of its entries."""
-    total = std_a**-2.0 + std_b**-2.0
-    return (a / std_a**2 + b / std_b**2) / total, float(total**-0.5)
-
-
-def _raised(root: Array, scatter: Array, error: float) -> tuple[Array, Array]:
-    """The root of a curvature (k, b, b), raised where the variance of scores, of entries with this `error`, exceeds it by more
-    than in other directions: there the bound of rows' curvatures cuts off most of it, since few rows, which are long, have it. And
-    by what each column of the root was raised, (k, b)."""
-    inverse = np.linalg.inv(root)
-    values, vectors = eigh(inverse @ scatter @ inverse.swapaxes(1, 2))
-    noise = error * np.sum((inverse.swapaxes(1, 2) @ vectors) ** 2, axis=1)
-    typical = np.maximum(np.median(values, axis=1, keepdims=True), 1.0)
-    by = np.clip((values - _CLEAR * noise) / typical, 1.0, _MOST_RAISED)
-    return root @ vectors * np.sqrt(by)[:, None, :], by
+        error = float(np.hypot(error, _SLOPE * np.tanh(np.sqrt(apart)) * size(h)))
+        return Line(self.basis, back @ information, times(back, pull), h, error), mean
 
 
 class Outcome(NamedTuple):
@@ -197,7 +169,7 @@ def run_recipe(
     noises = plan.noise_multipliers(scale)
     sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
     accesses, line, late, cut = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0
-    harm = 0.0
+    harm, power = 0.0, _POWER
     at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
     for number, (sigma, score_share) in enumerate(sigmas):
         at = at._replace(score_share=score_share)
@@ -216,7 +188,8 @@ def run_recipe(
         if access.kind is Kind.BINS:
             together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
             expected = Expected(together, line.curvature if number else None, covariance, is_late, most_scores, harm)
-            at, cut = found_bounds(ask, at, bounds, noise, expected, num_rows)
+            at, cut, uneven = found_bounds(ask, at, bounds, noise, expected, num_rows)
+            power = _POWER * float(np.clip(_UNEVEN / uneven, _LEAST_POWER, 1.0))
             next(accesses)
         look = Look.asked(ask, at, sigma, prior, most_scores)
         late += [look] * is_late
@@ -229,7 +202,7 @@ def run_recipe(
             earlier = np.linalg.inv(noisy + np.linalg.inv(covariance))
             belief = Known(prior.mean + basis.to_latents(mean), basis.variances(earlier))
         if not is_late:
-            at, line = _turned(at, line, look, sketch, prior)
+            at, line = _turned(at, line, look, sketch, prior, power)
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
@@ -244,14 +217,14 @@ def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: in
     return Fit.from_sums(values, noise, num_rows, excess, [""] * (1 + len(directions.coordinates))).squared_harm
 
 
-def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior) -> tuple[At, Line]:
+def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float) -> tuple[At, Line]:
     """In coordinates in which the posterior is white. Scores change with them as their root mean square does, by the trace of
     the curvature."""
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    new, of_latents = next_frame(basis, line.metric, left, strength, prior.pieces)
-    line = line.carried(new.whitened(of_latents, prior.covariance(new)))
+    new, of_latents = next_frame(basis, line.curvature, left, strength, prior.pieces)
+    line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
     squared = (np.trace(h, axis1=1, axis2=2).sum() for h in (line.curvature, before))
     ratio = float(np.clip(next(squared) / next(squared), 1e-12, 1e12))
     norm, bound = at.norm * float(np.sqrt(ratio)), at.curvature_bound * ratio

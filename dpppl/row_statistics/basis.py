@@ -20,7 +20,7 @@ from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
-_POWERS = 0.5, 0.25  # of the curvature in the metric: of one block, and of several
+_OF_BLOCKS = 0.25  # the power of the curvature in the metric of several blocks, whose curvature is a part
 _LARGEST_RATIO = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
@@ -123,10 +123,10 @@ class Basis(NamedTuple):
         roots = np.tile(np.eye(layout.numbers.shape[1]), (len(layout.numbers), 1, 1))
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
-    def whitened(self, curvature: Array, covariance: Array) -> "Basis":
+    def whitened(self, curvature: Array, covariance: Array, power: float = 0.5) -> "Basis":
         """With roots S (S' curvature S + 1)^-p times a number that makes the mean logarithm 0, SS' the prior's `covariance`, both
-        of the scaled and reflected latents: for p = 1/2 the posterior is white. Blocks, whose curvature is a part, have 1/4."""
-        root, power = symmetric_root(covariance), _POWERS[len(covariance) > 1]
+        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4."""
+        root, power = symmetric_root(covariance), power if len(covariance) == 1 else _OF_BLOCKS
         values, vectors = eigh(root @ curvature @ root)
         logs = np.log1p(np.maximum(values, 0.0))
         logs = np.minimum(logs, logs.min() + np.log(_LARGEST_RATIO) / power)
