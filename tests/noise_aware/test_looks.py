@@ -268,6 +268,18 @@ def test_a_late_look_off_the_line_is_seen():
     assert right.degrees == wrong.degrees == WIDTH * (len([a for a in plan_of().accesses if a.kind is Kind.LOOK]) - recipe.EARLY - 1)
 
 
+def test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is():
+    """Data as strong as the prior, which pulls half of the way back; of noise that hides nothing."""
+    h = np.array([[2.0, 0.5], [0.5, 1.0]])
+    ask = Quadratic(np.array([2.0, -1.5]), h, np.random.default_rng(0))
+    found = recipe.run_recipe(ask, plan_of(True, 2, NUM_ROWS), 1e-3, full(2), Bounds(), NUM_ROWS)
+    exact = np.linalg.solve(h + np.eye(2), h @ ask.x)
+    np.testing.assert_allclose(found.belief.mean, exact, atol=0.05)
+    np.testing.assert_allclose(found.earlier.mean, exact, atol=0.05)
+    for at in ask.looks[recipe.EARLY :]:
+        np.testing.assert_allclose(at.point, exact, atol=0.2)
+
+
 def test_steps_are_short_and_arrive():
     """At a place ten prior sds away, no latent by more than 1.5 of them a look."""
     prior, rng, h = full(2), np.random.default_rng(0), np.array([[400.0, 100.0], [100.0, 900.0]])
