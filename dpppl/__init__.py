@@ -8,6 +8,7 @@ from dpppl.checking import check as check
 from dpppl.data.from_disk import from_disk as from_disk
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import CheckpointError as CheckpointError
+from dpppl.errors import ConclusionError as ConclusionError
 from dpppl.errors import ConfigurationError as ConfigurationError
 from dpppl.errors import DataReadError as DataReadError
 from dpppl.errors import DPPPLError as DPPPLError
@@ -54,6 +55,7 @@ __all__ = [
     "BudgetExceededError",
     "Checked",
     "CheckpointError",
+    "ConclusionError",
     "ConfigurationError",
     "DPPPLError",
     "DataReadError",

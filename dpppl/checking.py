@@ -33,7 +33,7 @@ class Checked:
     - **released** - for each latent and deterministic site of a posterior, its shape.
     - **used_only** - observed sites and latents of rows, which no method releases.
     - **methods** - for each method "runs" with a forecast, or the error that its run would raise.
-    - **notes** - assumptions that the report of a run would list."""
+    - **notes** - assumptions that the report of a run would list, and arguments whose type does not say what they hold."""
 
     arguments: tuple[tuple[str, str], ...]
     released: tuple[tuple[str, str], ...]
@@ -99,7 +99,7 @@ def check(
         arguments=tuple(words), released=tuple((name, str(s.shape)) for name, s in shapes.items()),
         used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
         methods=tuple(_methods(model, split, args, kwargs, target_epsilon, target_delta)),
-        notes=(*split.assumed_public, *split.notes),
+        notes=(*split.assumed_public, *split.notes, *known.by_entry),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -93,6 +93,29 @@ class PrivacyLeakError(DPPPLError):
     def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
+
+
+class ConclusionError(DPPPLError, RuntimeError):
+    """All accesses were made and charged, and what they released is kept, but a result of it could not be computed: read what the
+    message names, and report the cause, which is shown above it."""
+
+    code = "DP10"
+
+
+@contextlib.contextmanager
+def concluding(what: str, instead: str) -> Iterator[None]:
+    """Inside, all accesses of a run were made: an exception becomes a ConclusionError, as results can be read all the same.
+
+    - **what** - the result that is computed; **instead** - a call that returns what is kept, and what it returns."""
+    try:
+        yield
+    except ConclusionError:
+        raise
+    except Exception as error:
+        raise ConclusionError(
+            f"{what} could not be computed ({type(error).__name__}, shown above). All accesses of the run were made and charged, "
+            f"and what they released is kept: {instead}."
+        ) from error
 
 
 def forgetting(function: Callable[P, R]) -> Callable[P, R]:

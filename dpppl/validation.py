@@ -196,9 +196,9 @@ def check_bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        last = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
         unknown = [name for name in kwargs if f"'{name}'" in str(error)]
-        unknown += [name for name in kwargs if not is_open and name not in signature.parameters]
+        unknown += [name for name in kwargs if last not in names and name not in {*signature.parameters, *names}]
         wrong, said = "".join(unknown[:1]), str(error)
         if f"'{wrong}'" not in said and wrong:
             said = f"got an unexpected keyword argument '{wrong}'"
@@ -207,10 +207,16 @@ def check_bound(
         free = [name for name in names if name not in kwargs]
         close = [known for known in free if wrong and wrong.lower() in known.lower()]
         close = close or difflib.get_close_matches(wrong, free, 1, 0.65)
+        close = close or [known for known in free if known == _ELSEWHERE.get(wrong)]
         meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names) or 'none'}."
         raise ConfigurationError(f"{what}: {said}; {meant}") from None
 
 
+_ELSEWHERE = {
+    "max_grad_norm": "clipping_norm", "l2_norm_clip": "clipping_norm", "sigma": "noise_multiplier", "lr": "step_size",
+    "learning_rate": "step_size",
+}  # fmt: skip
+"""The names that other libraries have for an argument."""
 _DECLARED: dict[str, tuple[Any, str]] = {
     "float": ((int, float), "a number"),
     "int": (int, "a whole number"),
@@ -277,13 +283,24 @@ def full_signature(cls: type) -> inspect.Signature:
     return inspect.Signature(kept)
 
 
+def not_set(of: object, name: str) -> ConfigurationError:
+    """The error for an attribute that is not set: a setting, or what follows from settings and runs."""
+    kind = type(of).__name__
+    if name in full_signature(type(of)).parameters:
+        return ConfigurationError(
+            f"{name} is a setting of this {kind}, fixed when it was made; make a new one, {kind}(..., {name}=...)."
+        )
+    return ConfigurationError(
+        f"{name} of this {kind} follows from its settings and its runs, and is not set: keep what you make of it in a variable "
+        "of your own."
+    )
+
+
 class Fixed:
     """Settings, which are attributes without an underscore, are set once: what was accounted is what runs."""
 
     def __setattr__(self, name: str, value: object) -> None:
         is_set = name in vars(self) or getattr(getattr(type(self), name, None), "fset", self) is None
         if not name.startswith("_") and is_set:
-            raise ConfigurationError(
-                f"{name} is a setting of this {type(self).__name__}, fixed when it was made; make a new one."
-            )
+            raise not_set(self, name)
         super().__setattr__(name, value)

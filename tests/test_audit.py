@@ -13,6 +13,7 @@ from small_models import latent, seen
 import dpppl
 import dpppl.contrib.audit
 from dpppl.contrib.audit import AuditResult, audit, bounds
+from dpppl.contrib.audit.canaries import Recorded
 
 Y = np.arange(1.0, 5.0, dtype=np.float32)
 NUM_STEPS = 4
@@ -236,3 +237,22 @@ def test_the_example_prints_a_table(monkeypatch, capsys):
     main(["--num-trials", "8000", "--attacks", "white_box", "--methods", "MCMC"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["MCMC"] and all("consistent" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_white_box_attacks_of_runs_at_their_frames():
+    """Their steps are compiled twice, and run in one of these: an attack on the other, which made no access, failed."""
+    settings = {"target_epsilon": 2.0, "target_delta": 1e-4, "print_cost": False}
+    mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=5, num_samples=5, frame=True, progress_bar=False, **settings)
+    framed = dpppl.SVI(model, AutoNormal(model), frame=True, **settings)
+    for audited, steps in ((mcmc, {}), (framed, {"num_steps": 10})):
+        settings = {"num_trials": 2_000, "rng_key": jax.random.key(0)} | steps
+        found = audit(audited, np.zeros(400, np.float32), delta=1e-4, **settings)
+        assert 0.05 * found.epsilon_reported < found.epsilon_lower <= found.epsilon_reported <= 2.0
+        assert sum(count for event in found.events for _, count in event.noise_multipliers) > 11  # the frame's, too
+
+
+def test_a_program_without_an_access_is_not_attacked():
+    recorded = Recorded()
+    recorded.made["a program that another one replaced"] = ([], [])
+    assert [scores.tolist() for scores in recorded.attacked(4, 0)] == [[0.0, 0.0], [0.0, 0.0]]

@@ -1,18 +1,26 @@
 """Each message's remedy runs: what was refused, what the message says, and the same with the remedy."""
 
+import dataclasses
+import decimal
+import functools
 import importlib
 import importlib.metadata
 import logging
+import re
+import tomllib
 import warnings
 from pathlib import Path
 
+import datasets
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
+import pyarrow as pa
 import pytest
+from cures import PACKAGE, messages
 from flax import nnx
 from jax.experimental import sparse
 from numpyro import handlers, infer
@@ -22,9 +30,15 @@ from small_models import latent, linear, seen
 from small_models import normal_mean as mean
 
 import dpppl
+from dpppl import accounting as ac
+from dpppl.contrib import pages, plotting, synthetic
+from dpppl.contrib.audit import audit
 from dpppl.errors import ConfigurationError, DataReadError, UnsupportedModelError
+from dpppl.model.arguments import Arguments
 from dpppl.model.initialization import initial_values
 from dpppl.model.split import split_model
+from dpppl.model.supports import codes
+from dpppl.randomness import keys
 from dpppl.svi.binding import bind_objective
 
 N = 12
@@ -305,9 +319,10 @@ def test_values_of_numpyro():
 COST = {"target_epsilon": 5.0, "target_delta": 1e-3, "print_cost": False}
 
 
-def mcmc(**settings):
+def mcmc(kernel=None, **settings):
     steps = {"num_warmup": 2, "num_samples": 4, "progress_bar": False}
-    return dpppl.MCMC(dpppl.DPSGLD(mean, clipping_norm=1.0, measure_clipping=False), **(steps | COST | settings))
+    kernel = dpppl.DPSGLD(mean, clipping_norm=1.0, measure_clipping=False) if kernel is None else kernel
+    return dpppl.MCMC(kernel, **(steps | COST | settings))
 
 
 @pytest.mark.slow
@@ -418,6 +433,369 @@ def test_files_that_cannot_be_read(name, content, tmp_path):
     with pytest.raises((ConfigurationError, DataReadError)) as caught:
         dpppl.from_disk(tmp_path / name)
     assert MARK not in str(caught.value)
+
+
+# Every cure that is code
+
+ROWS, SHORT = (X, Y), {"num_warmup": 2, "num_samples": 4}
+QUIET = COST | {"progress_bar": False}
+
+
+def noise_aware(model=mean, **settings):
+    return dpppl.NoiseAware(model, **(QUIET | settings))
+
+
+def svi(model=mean, **settings):
+    return dpppl.SVI(
+        model, settings.pop("guide", None) or AutoNormal(model), **(COST | {"clipping_norm": 1.0} | settings)
+    )
+
+
+def kernel(model=mean, **settings):
+    return dpppl.DPSGLD(model, **({"clipping_norm": 1.0} | settings))
+
+
+def read(*args):
+    """The arguments of a model of as many."""
+    return Arguments.of(lambda *args: None, args, {})
+
+
+def observing(law, *args):
+    """A model of `law(mu, *args)` under which its last argument is observed."""
+
+    def model(*args):
+        mu = latent("mu")
+        with numpyro.plate("data", args[-1].shape[0]):
+            numpyro.sample("y", law(mu, *args[:-1]), obs=args[-1])
+
+    return split(model, *args)
+
+
+class DataSet(list):
+    """Items by number."""
+
+
+def disk():
+    np.save("rows.npy", Y)
+    return dpppl.from_disk("rows.npy")
+
+
+def arrow(columns):
+    with pa.OSFile("rows.arrow", "wb") as file, pa.ipc.new_file(file, (table := pa.table(columns)).schema) as writer:
+        writer.write_table(table)
+    return dpppl.from_disk("rows.arrow")
+
+
+def table_on_disk():
+    return arrow({"a": Y, "b": Y})
+
+
+def steep(y):
+    """A prior without a density where an AutoGuide starts."""
+    mu = latent("mu")
+    numpyro.factor("bound", jnp.where(mu > 3.0, 0.0, -jnp.inf))
+    seen(y, mu)
+
+
+def ignored(make):
+    return make()
+
+
+# What a user writes, words of the error, the cure in it, and what is then typed, {} for the cure as it stands there. Statements share
+# their names, and take those of this file, `path` in a new folder, `key()`, and `x`, `y`, `group`: rows.
+CURES = [
+    ("PrivacyLedger(path, epsilon=0.0, delta=1e-3)", "a ledger's epsilon is a number above 0", "at most 100", "PrivacyLedger(path, epsilon=100, delta=1e-3)"),
+    ("PrivacyLedger(path, epsilon=1e-5, delta=0.5)", "they seem to be swapped", "epsilon=0.5, delta=1e-05", "PrivacyLedger(path, {})"),
+    ("noise_aware(target_epsilon=1e-5, target_delta=0.5)", "they seem to be swapped", "target_epsilon=0.5, target_delta=1e-05", "noise_aware({})"),
+    ("fit = noise_aware(); fit.num_samples = 7", "is a setting of this NoiseAware, fixed when it was made", "NoiseAware(..., num_samples=...)", "noise_aware(num_samples=7)"),
+    ("fit = svi(); fit.num_particles = 2", "is a setting of this SVI, fixed when it was made", "SVI(..., num_particles=...)", "svi(num_particles=2)"),
+    ("own = kernel(); own.temperature = 0.5", "is a setting of this DPSGLD, fixed when it was made", "DPSGLD(..., temperature=...)", "kernel(temperature=0.5)"),
+    ("fit = noise_aware(); fit.releases = []", "follows from its settings and its runs, and is not set", "a variable of your own", "releases = []"),
+    ("svi(num_data=3).run(key(), 2, Y)", "num_data=3 is declared", "num_data=12", "svi({})"),
+    ("dpppl.NoiseAware(epsilon=1.0)", "unexpected keyword argument 'epsilon'; did you mean", "target_epsilon", "dpppl.NoiseAware(mean, {}=1.0, target_delta=1e-5)"),
+    ("kernel(batch_size=32)", "has no argument batch_size: rows are drawn", "subsampling=dpppl.Poisson.of_batch(32, num_data=1_000)", "kernel({})"),
+    ("svi(batch_size=32)", "has no argument batch_size: rows are drawn", "subsampling=dpppl.Poisson.of_batch(32, num_data=1_000)", "svi({})"),
+    ("mcmc(batch_size=32)", "it is the kernel's", "subsampling=dpppl.Poisson.of_batch(32, num_data=1_000)", "dpppl.MCMC(kernel({}), **SHORT, **COST)"),
+    ("noise_aware(batch_size=32)", "every access of NoiseAware looks at all rows", "leave batch_size out", "noise_aware()"),
+    ("kernel(epsilon=1.0)", "a budget is for all steps", "dpppl.MCMC(kernel, num_warmup=500, num_samples=1_000, target_epsilon=1.0, target_delta=1e-5)", "kernel = kernel(); {}"),
+    ("svi(num_steps=5)", "run takes it", "svi.run(rng_key, num_steps, ...)", "svi(target_epsilon=None, target_delta=None, noise_multiplier=1.0).run(key(), 2, Y, progress_bar=False)"),
+    ("kernel(sigma=3.0)", "did you mean", "noise_multiplier", "kernel({}=3.0)"),
+    ("dpppl.DPSGLD(mean, max_grad_norm=3.0)", "did you mean", "clipping_norm", "dpppl.DPSGLD(mean, {}=3.0)"),
+    ("dpppl.Poisson(0.1, overflow_probability=2)", "overflow_probability must lie in (0, 1e-3)", "leave it out", "dpppl.Poisson(0.1)"),
+    ("dpppl.WithoutReplacement(4, N, failure_probability=2)", "failure_probability must lie in (0, 1e-3)", "leave it out", "ignored(lambda: dpppl.WithoutReplacement(4, N))"),
+    ("dpppl.Adaptive(quantile=2)", "must be in (0, 1)", "quantile=0.9", "dpppl.Adaptive({})"),
+    ("dpppl.FullBatch(0.5)", "FullBatch has rate 1", "Poisson(rate)", "rate = 0.5; dpppl.{}"),
+    ("mcmc(num_samples=4.0)", "must be a positive integer, got a float", "int(num_samples)", "num_samples = 4.0; mcmc(num_samples={})"),
+    ("noise_aware(unit=GROUP, max_rows_per_unit=3)", "unit is the name under which run gets the ids", 'unit="person"', "noise_aware({}, max_rows_per_unit=3)"),
+    ("noise_aware(max_rows_per_unit=3, ledger=PrivacyLedger(path, 1.0, 1e-5))", "not for groups of declared size", "unit=...", "noise_aware(unit='person', max_rows_per_unit=3)"),
+    ("noise_aware(unit='person', max_rows_per_unit=3, ledger=PrivacyLedger(path, 1.0, 1e-5))", "costs for different units do not add up",
+     "dpppl.PrivacyLedger(path, epsilon, delta, unit='person')", "path, epsilon, delta = path + '2', 1.0, 1e-5; noise_aware(unit='person', max_rows_per_unit=3, ledger={})"),
+    ("noise_aware(weights=Y)", "weights is the name under which run gets the column", 'weights="weight", max_weight=...', "noise_aware(weights='weight', max_weight=2.0)"),
+    ("noise_aware(weights='weight', max_weight=2.0, width='model')", "a pseudo-likelihood of single rows", 'width="sandwich"', "noise_aware(weights='weight', max_weight=2.0, {})"),
+    ("noise_aware(coordinates=3)", "names of sites", "coordinates=['w']", "noise_aware(linear, {})"),
+    ("noise_aware(checkpoint=3)", "checkpoint is a int", "checkpoint='run.npz'", "noise_aware({})"),
+    ("noise_aware(privacy=3)", "privacy is a int", "privacy=dpppl.Privacy(epsilon=1.0, delta=1e-5)", "dpppl.NoiseAware(mean, {})"),
+    ("noise_aware(privacy=dpppl.Privacy(epsilon=1.0, delta=1e-5))", "give all to Privacy", "privacy=dpppl.Privacy(...)", "dpppl.NoiseAware(mean, privacy=dpppl.Privacy(epsilon=1.0, delta=1e-5))"),
+    ("noise_aware(ledger=path)", "there is no ledger at", "dpppl.PrivacyLedger(", "epsilon, delta = 1.0, 1e-5; noise_aware(ledger=dpppl.PrivacyLedger(path, epsilon, delta))"),
+    ("PrivacyLedger(path, 1.0, 1e-5); PrivacyLedger(path, 2.0, 1e-5)", "a budget does not change once it is made", "PrivacyLedger.open(path)", "{}"),
+    ("kernel(linear, gradient_strategy='ghost', discretise=True)", "adds products of floating-point numbers", '"auto"', "kernel(linear, gradient_strategy={}, discretise=True)"),
+    ("kernel(step_size='matched', noise_multiplier=None).schedule(0, 3)", "needs a noise multiplier to match", "noise_multiplier", "kernel(step_size='matched', {}=2.0).schedule(0, 3)"),
+    ("kernel(step_size=lambda step: 'a', noise_multiplier=1.0).schedule(0, 3)", "gives no number", "lambda step: 0.1 / (1.0 + step)", "kernel(step_size={}, noise_multiplier=1.0).schedule(0, 3)"),
+    ("kernel(step_size=lambda step: 'a', noise_multiplier=1.0).schedule(0, 3)", "gives no number", "dpppl.polynomial_decay(0.1)", "kernel(step_size={}, noise_multiplier=1.0).schedule(0, 3)"),
+    ("mcmc(frame=True)", "frame=True goes with", "leave frame out", "mcmc()"),
+    ("dpppl.MCMC(dpppl.DPSGLD(mean), **SHORT, **COST, checkpoint=path)", "takes no checkpoint", "give it the norm as a number", "mcmc(checkpoint=path)"),
+    ("svi(clipping_norm='auto', gradient='per_parameter')", "is for aligned gradients, norms that do not adapt", "clipping_norm=1.0", "svi(gradient='per_parameter', {})"),
+    ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'gradient="aligned"', "svi(clipping='centred', num_particles=2, {})"),
+    ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'clipping="flat"', "svi({}, num_particles=2, gradient='per_parameter')"),
+    ("svi(loss=infer.TraceGraph_ELBO())", "loss must be NumPyro's", "Trace_ELBO()", "svi(loss=infer.{})"),
+    ("svi(guide=AutoNormal)", "the guide is the class AutoNormal", "AutoNormal(model)", "model = mean; svi(guide={})"),
+    ("svi(optim=numpyro.optim.Adam)", "optim must be an optimiser of optax", "Adam(0.01)", "svi(optim=numpyro.optim.{})"),
+    ("fit = svi(); fit.init(key(), Y); fit.update(None, Y)", "the noise of update follows from the number of steps", "give noise_multiplier without target_epsilon",
+     "fit = svi(target_epsilon=None, target_delta=None, noise_multiplier=1.0); fit.update(fit.init(key(), Y), Y)"),
+    ("fit = svi(subsampling=dpppl.Partition(2), target_epsilon=None, target_delta=None, noise_multiplier=1.0); fit.update(fit.init(key(), Y), Y)", "a Partition charges each row once an epoch", "Poisson(rate)",
+     "rate = 0.5; fit = svi(subsampling=dpppl.{}, target_epsilon=None, target_delta=None, noise_multiplier=1.0); fit.update(fit.init(key(), Y), Y)"),
+    ("fit = svi(clipping_norm='auto', target_epsilon=None, target_delta=None, noise_multiplier=1.0); fit.update(fit.init(key(), Y), Y)", "update needs the norm as a number", "the norm as a number",
+     "fit = svi(clipping_norm=1.0, target_epsilon=None, target_delta=None, noise_multiplier=1.0); fit.update(fit.init(key(), Y), Y)"),
+    ("noise_aware().run(3, Y)", "rng_key must be a JAX random key", "dpppl.secret_key()", "keys.as_key({})"),
+    ("ac.epsilon(mcmc().privacy_plan(), 1e-5)", "is given in place of events", "give its events", "ac.epsilon(mcmc().privacy_plan().events, 1e-5)"),
+    ("ac.epsilon([3], 1e-5)", "events are GaussianEvents", "accounting.GaussianEvent(noise_multipliers=((10.0, 400),))", "ac.epsilon({}, 1e-5)"),
+    ("ac.epsilon(REPLACED, 1e-5, accountant='pld')", "does not support batches drawn without replacement", "'rdp'", "ac.epsilon(REPLACED, 1e-5, accountant={})"),
+    ("ac.epsilon(FIXED, 1e-5)", "drawn without replacement are accounted under", "neighboring_relation='replace_one'", "ac.epsilon(dataclasses.replace(FIXED, {}), 1e-5)"),
+    ("ac.epsilon(dataclasses.replace(EVENT, discrete=True), 1e-5, accountant='pld')", "is accounted by 'rdp' only", "accountant='auto'", "ac.epsilon(dataclasses.replace(EVENT, discrete=True), 1e-5, {})"),
+    ("plan().width_at(0.25, 3)", "give one of plan.options", "plan.options[0]", "plan = plan(); plan.width_at(0.25, {})"),
+    ("audit(mean, Y, num_steps=3, delta=1e-5)", "a function is taken as runner(rng_key, *args)", "audit(dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=3.0), y, num_steps=10, delta=1e-5)", "model, y = mean, Y; {}"),
+    ("audit(kernel(noise_multiplier=3.0), Y, delta=1e-5)", "give num_steps with a kernel or an SVI", "audit(kernel, y, num_steps=10, delta=1e-5)", "kernel, y = kernel(noise_multiplier=3.0), Y; {}"),
+    ("audit(mcmc(), Y, delta=1e-5, attack='black_box')", "is for kernels and SVI", '"white_box"', "audit(mcmc(), Y, delta=1e-5, attack={}, num_trials=100)"),
+    ("audit(mcmc(ledger=PrivacyLedger(path, 1.0, 1e-5)), Y, delta=1e-5)", "which no ledger counts", "leave out the object's ledger=", "audit(mcmc(), Y, delta=1e-5, num_trials=100)"),
+    ("pages.to_html(3)", "found is", "privacy_report()", "pages.to_html(mcmc().privacy_plan())"),
+    ("plotting.learned_share({'mu': 0.5}, axes=3)", "axes must be matplotlib's Axes", "plt.subplots()[1]", "import matplotlib.pyplot as plt; plotting.learned_share({'mu': 0.5}, axes={})"),
+    ("synthetic.fit_cells(key(), TABLE, NUMBERS, {'age': Y}, **COST_ALONE)", "fit_cells needs columns of categories", "dpppl.NoiseAware(table_model(schema), ...)", "dpppl.NoiseAware(synthetic.table_model(NUMBERS), **COST)"),
+    ("synthetic.fit_cells(key(), TABLE, SEXES, {'sex': ['F', 'M']}, num_samples=2, **COST_ALONE)", "is too few for R-hat", "give 8 or more", "synthetic.fit_cells(key(), TABLE, SEXES, {'sex': ['F', 'M'] * 20}, num_samples=8, **COST_ALONE)"),
+    ("synthetic.datasets(key(), TABLE, {}, SEXES, num_rows=3)", "samples are arrays (draws, ...) by site", "private.get_samples()", "synthetic.datasets(jax.random.key(0), TABLE, SEX_DRAWS, SEXES, num_rows=3, num_datasets=2)"),
+    ("synthetic.datasets(jax.random.key(0), TABLE, SEX_DRAWS, SEXES, num_rows=3)", "tables need as many posterior draws", "num_samples=20", "noise_aware({})"),
+    ("synthetic.datasets(jax.random.key(0), mean, {'mu': np.zeros(30)}, SEXES, num_rows=3)", "and this one does not take that", "table_model(schema)", "schema = SEXES; synthetic.datasets(jax.random.key(0), synthetic.{}, SEX_DRAWS, SEXES, num_rows=3, num_datasets=2)"),
+    ("synthetic.Category('sex', ('F',))", "needs two or more different categories", "Category('sex', ('F', 'M'))", "synthetic.{}"),
+    ("SEXES.design([1], ['sex'])", "columns is a list", "schema.encoded(table)[0]", "schema, table = SEXES, {'sex': ['F', 'M']}; schema.design({}, ['sex'])"),
+    ("synthetic.Schema(3)", "a schema is a tuple of columns", 'Schema((Category("sex", ("F", "M")), Number("age", 0, 100)))', "{}"),
+    ("arrow({'x': pa.array([[1.0], [2.0]])})['x']", "the lengths of lists may differ from row to row", "table['x'].cast(pyarrow.list_(pyarrow.float32(), LENGTH))",
+     "LENGTH, table = 1, pa.table({'x': pa.array([[1.0], [2.0]])}); arrow({'x': {}})"),
+    ("arrow({'x': pa.array([[1.0], [2.0]])})['x']", "the lengths of lists may differ from row to row", "data.cast_column('x', datasets.Sequence(datasets.Value('float32'), LENGTH))",
+     "LENGTH, data = 1, datasets.Dataset.from_dict({'x': [[1.0], [2.0]]}); {}"),
+    ("arrow({'x': pa.array([decimal.Decimal('1.5')])})['x']", "whose rows are no arrays of numbers of one shape", "table['x'].cast('float64')", "table = pa.table({'x': pa.array([decimal.Decimal('1.5')])}); arrow({'x': {}})"),
+    ("np.save(path + '.npy', Y); x = np.load(path + '.npy', mmap_mode='c'); dpppl.from_disk(x)", "shows changes that its file does not hold", "numpy.array(x)", "read({})"),
+    ("np.save(path + '.npy', X); path += '.npy'; x = np.load(path, mmap_mode='r').T; dpppl.from_disk(x)", "do not lie one after the other in its file",
+     "numpy.save(path, numpy.ascontiguousarray(x)) and pass dpppl.from_disk(path)", "path += '2.npy'; numpy.save(path, numpy.ascontiguousarray(x)); dpppl.from_disk(path)"),
+    ("np.save(path + '.npy', np.zeros(3, [('field', 'f4')])); dpppl.from_disk(path + '.npy')", "are no numbers", "dpppl.from_disk(numpy.load(path, mmap_mode='r')['field'])", "path += '.npy'; {}"),
+    ("np.asarray(disk())", "a source is no array in memory", "source.read(0, len(source))", "source = disk(); {}"),
+    ("dpppl.from_disk(DataSet(Y))", "no item decides what", "from_disk(dataset, dtype=('float32', (3,)))", "dataset = DataSet(X); dpppl.{}"),
+    ("dpppl.from_disk(DataSet(Y))", "no item decides what", "dtype=[('x', 'float32', (3,)), ('y', 'float32')]", "dpppl.from_disk(DataSet(zip(X, Y)), {})"),
+    ("dpppl.from_disk(datasets.DatasetDict(train=datasets.Dataset.from_dict({'x': [1.0]})))", "has no rows by number", "dataset['train']", "dataset = datasets.DatasetDict(train=HUGGING); dpppl.from_disk({})"),
+    ("dpppl.from_disk(HUGGING.select([1, 0]))", "was shuffled or selected from", "dataset.flatten_indices()", "dataset = HUGGING.select([1, 0]); dpppl.from_disk({})"),
+    ("pd.DataFrame({'x': np.zeros(9_000)}).to_parquet(path); svi(subsampling=dpppl.Poisson(1e-3)).run(key(), 2, dpppl.from_disk(path))", "Parquet decodes a group of rows", "preserve_order=True)",
+     "import pyarrow.dataset as ds; ds.write_dataset(ds.dataset(path), 'rows', format='feather', preserve_order=True); dpppl.from_disk('rows/part-0.feather').take([0])"),
+    ("read(table_on_disk())", "is a table: choose columns by their names", "source[NAME]", "source, NAME = table_on_disk(), 'a'; read({})"),
+    ("read(table_on_disk())", "is a table: choose columns by their names", "source[[NAME, OTHER]]", "source, NAME, OTHER = table_on_disk(), 'a', 'b'; read({})"),
+    ("x = np.array([1.0, 2.0], object); split(lambda x: None, x)", "arrays are numbers: pass", "x.astype('float32')", "read({})"),
+    ("split(linear, X.T, Y)", "has shape (3, 12): pass", "x.T", "x = X.T; split(linear, {}, Y)"),
+    ("x = np.ma.masked_less(Y, 0.0); split(mean, x)", "is a NumPy masked array", "y.filled(0.0)", "y = x; read({})"),
+    ("x = np.ma.masked_less(Y, 0.0); split(mean, x)", "is a NumPy masked array", "~numpy.ma.getmaskarray(y)", "y = x; read({})"),
+    ("frame = pd.DataFrame(X); x, y = frame, pd.Series(Y)[::-1]; split(linear, x, y)", "have different indices", "y.reindex(x.index)", "split(linear, x, {})"),
+    ("frame = pd.DataFrame(X); x, y = frame, pd.Series(Y)[::-1]; split(linear, x, y)", "have different indices", "y.to_numpy()", "split(linear, x, {})"),
+    ("x, y = pd.DataFrame(X)[::-1], Y; split(linear, x, y)", "are not in the order of its index", "x.sort_index()", "split(linear, {}, y)"),
+    ("x, y = pd.DataFrame(X)[::-1], Y; split(linear, x, y)", "are not in the order of its index", "x.to_numpy()", "split(linear, {}, y)"),
+    ("split(linear, pd.DataFrame({'a': ['1'] * N, 'b': Y, 'c': Y}), Y)", "arrays are numbers: pass .astype('float32') of it", ".astype('float32')", "split(linear, pd.DataFrame({'a': ['1'] * N, 'b': Y, 'c': Y}){}, Y)"),
+    ("path += '.npy'; np.save(path, X); split(linear, path, Y)", "is a file's path; pass its rows", "dpppl.from_disk(x)", "x = path; split(linear, {}, Y)"),
+    ("x = {f'person {n}': row for n, row in enumerate(X)}; split(linear, x, Y)", "one for each row, it seems", "numpy.stack(list(x.values()))", "split(linear, {}, Y)"),
+    ("x = {'a': 1.0, 'b': 2.0}; split(lambda x, y: mean(y), x, Y)", "If 'x' holds rows, pass", "numpy.array(list(x.values()), float)", "read({})"),
+    ("x = {'a': 1.0, 'b': 2.0}; split(lambda x, y: mean(y), x, Y)", "if it tells nothing of a row, pass", "dpppl.Public(x)", "split(lambda x, y: mean(y), {}, Y)"),
+    ("split(linear, X, Y[:3])", "is the same for all rows, as a table by group, pass", "dpppl.Public(y)", "split(lambda x, y: seen(x[:, 0], latent('mu')), X, dpppl.Public(Y[:3]))"),
+    ("def model(y):\n    mu = latent('mu')\n    if y.sum() > 0:\n        seen(y, mu)\nsplit(model, Y)", "branches on, or converts to Python", "jnp.where", "split(lambda y: seen(y, latent('mu') * jnp.where(y.shape[0] > 0, 1.0, 2.0)), Y)"),
+    ("split(lambda: mean, Y)", "does not take the arguments", "its arguments are", "split(mean, Y)"),
+    ("split(lambda y: mean, Y)", "the model has no site and returns a function", "model() in place of model", "model = lambda: mean; split(model(), Y)"),
+    ("split(mean, Y + 1j)", "because its values are complex", "jnp.stack([y.real, y.imag], -1) with .to_event(1)", "observing(lambda mu: dist.Normal(mu, 1.0).expand([2]).to_event(1), np.stack([Y, Y], -1))"),
+    ("observing(lambda mu: dist.Categorical(logits=mu * jnp.arange(3.0)), OK * 1.0)", "labels of classes are integers", "y.astype(int)", "y = OK * 1.0; observing(lambda mu: dist.Categorical(logits=mu * jnp.arange(3.0)), {})"),
+    ("split(lambda y: numpyro.sample(3, dist.Normal(0.0, 1.0)), Y)", "names are strings", "numpyro.sample('mu', ...)", "split(lambda y: seen(y, numpyro.sample('mu', dist.Normal(0.0, 1.0))), Y)"),
+    ("def model(y):\n    mu = latent('mu')\n    numpyro.sample('y', dist.Normal(mu, 1.0), obs=y)\nsplit(model, Y)", "is observed outside the data plate", 'numpyro.plate("data", x.shape[0])',
+     "def model(y):\n    mu, x = latent('mu'), y\n    with {}:\n        numpyro.sample('y', dist.Normal(mu, 1.0), obs=y)\nsplit(model, Y)"),
+    ("def model(y):\n    mu = latent('mu')\n    numpyro.factor('f', -jnp.sum((y - mu) ** 2))\nsplit(model, Y)", "is outside the data plate", 'numpyro.plate("data", x.shape[0])',
+     "def model(y):\n    mu, x = latent('mu'), y\n    with {}:\n        numpyro.factor('f', -((y - mu) ** 2))\nsplit(model, Y)"),
+    ("raise UserWarning(split(lambda y: seen(y, numpyro.sample('mu', dist.ImproperUniform(dist.constraints.real, (), ()))), Y).notes)", "is improper", "dist.Normal(0, 10)", "split(lambda y: seen(y, numpyro.sample('mu', {})), Y)"),
+    ("noise_aware(lambda y: seen(y, latent('mu') * (y > 0))).run(key(), Y)", ", and a distribution or mask is computed from the same argument", "model(x, y) instead of model(data)", "split(lambda x, y: seen(y, latent('mu') * (x > 0)), Y, Y)"),
+    ("split(lambda x, y: seen(y, jnp.where(x > latent('at'), 1.0, 0.0)), Y, Y)", "enters the likelihood through steps only", "jax.nn.sigmoid((t - at) / width)", "split(lambda t, y: seen(y, (lambda at, width: {})(latent('at'), 0.1)), Y, Y)"),
+    ("split(lambda x, y: seen(y, (x @ latent('w', 3, 1))), X, Y)", "broadcasts, each row against all", "logits[:, 0]", "split(lambda x, y: seen(y, (lambda logits: {})(x @ latent('w', 3, 1))), X, Y)"),
+    ("split(mean, Y[:, None])", "y[:, 0], of shape (n,), instead of y of shape (n, 1)", "y[:, 0]", "y = Y[:, None]; split(mean, {})"),
+    ("split(lambda x, y: seen(y, x @ latent('w', 3, 1)), X, Y)", "of its parameters has shape (n, 1)", "(n,)", "split(linear, X, Y)"),
+    ("def model(y):\n    mu = latent('mu')\n    with handlers.scale(scale=2.0):\n        seen(y, mu)\nnoise_aware(model).run(key(), Y)", "takes each response for one observation", "NoiseAware(..., weights='weight', max_weight=...)", "noise_aware(weights='weight', max_weight=2.0)"),
+    ("def model(x, y, ok):\n    with handlers.scale(scale=2.0):\n        summed_out(x, y, ok)\nsplit(model, Y, Y, OK)", "the scale would be inside the sum", "dpppl.NoiseAware(..., weights='weight', max_weight=2.0)", "dpppl.NoiseAware(summed_out, weights='weight', max_weight=2.0, **COST)"),
+    ("def model(x, y):\n    seen(y, x[:, 0] * numpyro.param('w', 1.0))\nsplit(model, X, Y)", "is a numpyro.param", "numpyro.sample", "split(lambda x, y: seen(y, x[:, 0] * numpyro.sample('w', dist.Normal(0.0, 1.0))), X, Y)"),
+    ("bind_guide(lambda y: None)", "missing from the guide", "numpyro.infer.autoguide.AutoNormal(model)", "model = mean; bind_guide({})"),
+    ("bind_guide(AutoNormal(steep), steep)", "has no finite density where", "AutoNormal(steep, init_loc_fn=numpyro.infer.init_to_value(values={'mu': 0.5}))", "bind_guide(AutoNormal(steep, init_loc_fn=infer.init_to_value(values={'mu': 4.0})), steep)"),
+    ("def model(ids, y):\n    with numpyro.plate('groups', 4):\n        effect = numpyro.sample('effect', dist.Normal(0.0, 1.0))\n    seen(y, effect[ids])\nsplit(model, GROUP * 1.0, Y)", "ids are integers, counted from 0", 'ids.astype("int32")', "ids = GROUP * 1.0; split(model, {}, Y)"),
+    ("dpppl.secret_key() if not jax.jit(lambda: dpppl.secret_key())() else 0", "make the key outside and pass it in", "make the key outside", "jax.jit(lambda key: jax.random.key_data(key))(key())"),
+    ("fit = mcmc(); fit.warmup(key(), Y); fit.run(key(), Y, init_params={'mu': 0.0})", "post_warmup_state, which warmup() leaves", "warmup(rng_key, ..., init_params=...)", "fit = mcmc(); fit.warmup(key(), Y, init_params={'mu': 0.0}); fit.run(key(), Y)"),
+    ("fit = svi(target_epsilon=None, target_delta=None, noise_multiplier=1.0); result = fit.run(key(), 2, Y, progress_bar=False); fit.update(result.state, Y)", "a state that run returned holds no key",
+     "init(dpppl.secret_key(), ..., init_params=get_params(state))", "fit.update(fit.init(dpppl.secret_key(), Y, init_params=fit.get_params(result.state)), Y)"),
+    ("fit = svi(target_epsilon=None, target_delta=None, noise_multiplier=1.0); result = fit.run(key(), 2, Y, progress_bar=False); fit.update(result.state, Y)", "a state that run returned holds no key",
+     "run(rng_key, num_steps, ..., init_state=state)", "fit.run(key(), 2, Y, init_state=result.state, progress_bar=False)"),
+    ("observing(lambda mu: dist.Normal(mu, 1.0), Y[:, None])", "of shape (n,), instead of y of shape (n, 1)", "y[:, 0]", "y = Y[:, None]; observing(lambda mu: dist.Normal(mu, 1.0), {})"),
+    ("split(lambda x, y: seen(y, x @ latent('w', 3)), dpppl.Public(X), Y)", "as one value for each row: that is private, pass it without the mark", "without the mark", "split(linear, X, Y)"),
+    ("frame = 3; dpppl.MCMC(mean, **SHORT, **COST)", "NumPyro's kernels, such as NUTS, read the data", "dpppl.DPSGLD(model, ...)", "dpppl.MCMC(dpppl.DPSGLD(mean), **SHORT, **COST)"),
+    ("mcmc(mesh=3)", "mesh must be a jax.sharding.Mesh", "jax.make_mesh((8,), ('rows',))", "mcmc(mesh=jax.make_mesh((1,), ('rows',)))"),
+    ("raise UserWarning(codes(observing(lambda mu, size: dist.Multinomial(size, probs=jax.nn.softmax(mu * jnp.arange(3.0))), ONE_HOT.sum(-1), ONE_HOT)))", "takes whole numbers that add up to total_count", "total_count=y.sum(-1)",
+     "split(lambda y: seen(y, dist.Multinomial(probs=jax.nn.softmax(latent('mu') * jnp.arange(3.0)), {})), ONE_HOT)"),
+    ("raise UserWarning(codes(observing(lambda mu: dist.VonMises(mu, 1.0), Y)))", "takes angles from -pi to pi", "jnp.arctan2(jnp.sin(y), jnp.cos(y))", "split(lambda y: seen({}, dist.VonMises(latent('mu'), 1.0)), Y)"),
+    ("raise UserWarning(codes(observing(lambda mu: dist.Bernoulli(logits=mu), OK)))", "takes 0 and 1", "(y + 1) / 2", "y = 2 * OK - 1; observing(lambda mu: dist.Bernoulli(logits=mu), {})"),
+    ("warnings.simplefilter('error'); dpppl.private_score(key(), lambda y: jnp.nan * y, Y, bounds=(0.0, 1.0), noise_multiplier=0.1)", "the score is NaN for about", "jnp.where(jnp.isnan(score), low, score)",
+     "dpppl.private_score(key(), lambda y: (lambda score, low: {})(jnp.nan * y, 0.0), Y, bounds=(0.0, 1.0), noise_multiplier=0.1)"),
+    ("warnings.simplefilter('error'); noise_aware(target_epsilon=1e6)", "bounds next to nothing", "target_epsilon=1.0", "noise_aware({})"),
+    ("mcmc(kernel=kernel(subsampling=dpppl.Poisson.of_batch(4, 40))).run(key(), Y)", "so batches have another size", "num_data=12", "mcmc(kernel=kernel(subsampling=dpppl.Poisson.of_batch(4, {}))).run(key(), Y)"),
+    ("svi(subsampling=dpppl.Poisson.of_batch(4, 40)).run(key(), 2, Y, progress_bar=False)", "so batches have another size", "num_data=12", "svi(subsampling=dpppl.Poisson.of_batch(4, {})).run(key(), 2, Y, progress_bar=False)"),
+    ("mcmc(kernel=kernel(clipping_norm=1e9), num_warmup=150, num_samples=150).run(key(), Y)", "are too small for float32", "a smaller clipping_norm", "mcmc(kernel=kernel(clipping_norm=1.0)).run(key(), Y)"),
+    ("fit = mcmc(); fit.target_epsilon = 9.0", "is a setting of this MCMC, fixed when it was made", "MCMC(..., target_epsilon=...)", "mcmc(target_epsilon=9.0)"),
+    ("fit = mcmc(); fit.verdict = None", "of this MCMC follows from its settings and its runs", "a variable of your own", "verdict = None"),
+]  # fmt: skip
+
+
+EXEMPT = {
+    '; call it: §(0.01)': 'a part of the message on optimisers; typed in the table',
+    'does not depend on a private argument': 'words on a model\'s form',
+    'pass §.T': 'a part of the message about other numbers of rows; typed in the table',
+    'make a new one, §(..., §=...)': 'typed in the table by its three classes',
+    'make a new state by init(': 'a part of messages on states; typed in the table',
+    "Write numpyro.sample('mu', dist.Normal(0, 1)).": 'a part of messages on models without latents; every model here writes it',
+    "and another name than that of the model's argument": 'a name, and no code',
+    '--about': "a shell's argument: tests/test_cli.py",
+    '--argument': "a shell's argument: tests/test_cli.py",
+    'np.savez(path, x=x, y=y)': "NumPy's own call: tests/test_cli.py reads such a file",
+    'for their number write len(§)': "the name of an argument in Python's len",
+    'round it, int(§)': 'a part of messages on numbers; typed in the table',
+    'pip install': 'test_extras_that_messages_name_are_declared',
+    'set DPPPL_NATIVE=0': "an environment's variable",
+    'to_arviz()': 'test_leave_one_out_of_arviz_points_to_the_private_score calls it',
+    'pass §.reindex(§.index)': 'a part of the message on indices; typed in the table',
+    'a start (init_strategy, init_params) is': 'test_values_of_numpyro, test_strategies_of_numpyro',
+    'about is a §': 'a second line of defence: calls are checked by their signature',
+    'columns is §': 'typed in the table',
+    'give the draw a key of its own': "tests/information_flow: proofs of programs, no call of a user's",
+    'closed_jaxpr is §': 'tests/information_flow',
+    'program is §': 'tests/information_flow',
+    'has a key of another generator': 'tests/information_flow',
+    'canaries="row" needs gradients': "tests/test_audit.py: a setting of the method's",
+    'copy it by numpy.array(x)': 'typed in the table',
+    'checkpoint is a §': 'typed in the table',
+    'privacy is a §': 'typed in the table',
+    'num_data=§ is declared': 'typed in the table',
+    'the guide is the class §': 'typed in the table',
+    'discretise=True draws at most': 'needs a model of more latents than a test has time for',
+    'for a covariate with missing values write': 'MODELS: imputed',
+    'leave them out of the density': 'MODELS: imputed at places',
+    'leave init_params and post_warmup_state out': 'leaves an argument out',
+    'leave out init_state and init_params': 'leaves an argument out',
+    'frame=True needs': 'leaves an argument out',
+    'give both one shape': 'MODELS: two responses',
+    'gradient_strategy="ghost" is proved for': 'needs more devices than machines have',
+    'holds a random generator as mutable state': 'tests/model/test_model_refusals.py',
+    'with end an argument that holds': 'tests/model/test_censoring.py types censored_by in all its forms',
+    'which no censoring enters': 'tests/model/test_censoring.py',
+    'does not say when rows are censored': 'tests/model/test_censoring.py',
+    'which no censoring time informs': 'tests/model/test_censoring.py',
+    'inference = dpppl.': 'the code of a plan: tests/accounting/test_planning.py runs it',
+    'jit_model_args=True': 'leaves an argument out',
+    'observe y.argmax(-1) in place of': 'MODELS: one-hot',
+    'make it of the model that runs': 'GUIDES: another model',
+    '.to_event(1) on the distribution, or': 'MODELS: two responses',
+    'observe y[:, None]': 'tests/model/test_model_refusals.py',
+    'use a layer without state': 'MODELS: spectral norm, weight norm',
+    'name the value through which alone rows know': 'tests/noise_aware/test_noise_aware_coordinates.py',
+    'has a parameter to fit': 'GUIDES: nothing',
+    'pass many sequences as rows': "words on a model's form",
+    'processes 0 and §': 'tests/processes',
+    'this process was forked': 'tests/processes',
+    'rng is §': "tests/accounting/test_selection.py: NumPy's own call",
+    'rng_key has a guessable seed': 'secret_key() is every key of the table',
+    'this key was already used': 'secret_key() is every key of the table',
+    'is running already, in process': 'tests/ledger: another process',
+    'the ledger counts other steps': 'tests/ledger: another process',
+    'this state comes from another process': 'tests/svi: another process; what it advises is typed in the table',
+    'couples the rows': "words on a model's form",
+    'is a continuous latent of each row': "words on a model's form",
+    "the data set's own code raised": "a loop over a user's own data set",
+    'the guide computes latents': 'GUIDES: of data',
+    'the guide draws site': 'GUIDES: a vector',
+    'pass the private array that it observes': "words on a model's form",
+    "the model has no site '§', a column": 'typed in the table by datasets',
+    'numpyro.contrib.control_flow': "words on a model's form",
+    'should be noise=..., steps=...': "a shell's argument: tests/test_cli.py",
+    'depends on the number of rows': 'MODELS: number of groups',
+    'chooses entries of an array by truth values': 'MODELS: obs_mask',
+    'is not finite on any of the rows': "words on a model's form",
+    'full_batch_only=True: it admits': 'leaves an argument out',
+    'two plates of different length': 'MODELS: one plate name',
+    'use clipping="flat"': 'a part of messages; typed in the table with SVI',
+    'pathlib.Path(§).write_text': 'tests/test_cli.py',
+    'fixes the number of rows': "words on a model's form",
+    'inside jax.jit, lax.scan': 'test_runs_inside_transforms',
+    'was called inside jax.jit': 'test_runs_inside_transforms',
+    'needs the guide, which a pickled': 'tests/svi/test_svi_habits.py',
+    'do not reach it: write': 'test_networks_without_a_prior_under_the_defaults_of_svi',
+    'declare one by its dtype': 'typed in the table',
+    'one number, of one row or of all': "words on a model's form",
+    '; wrap it in numpyro.plate': 'typed in the table',
+}  # fmt: skip
+"""Messages with a cure that is code, and why the table does not type it."""
+
+
+@functools.cache
+def makers():
+    """What the table's code takes beside the names of this file."""
+    sexes = synthetic.Schema((synthetic.Category("sex", ("F", "M")),))
+    event = ac.GaussianEvent(noise_multipliers=((10.0, 10),))
+    return {
+        "key": dpppl.secret_key, "PrivacyLedger": dpppl.PrivacyLedger, "numpy": np, "pyarrow": pa, "Category": synthetic.Category,
+        "Number": synthetic.Number, "Schema": synthetic.Schema, "SEXES": sexes, "TABLE": synthetic.table_model(sexes),
+        "NUMBERS": synthetic.Schema((synthetic.Number("age", 0, 100),)), "accounting": ac, "EVENT": event,
+        "SEX_DRAWS": {"sex given the columns before": np.zeros((5, 1, 1))}, "HUGGING": datasets.Dataset.from_dict({"x": [1.0, 2.0]}),
+        "FIXED": dataclasses.replace(event, batch_size=5, num_data=50), "COST_ALONE": {"target_epsilon": 5.0, "target_delta": 1e-3},
+        "REPLACED": dataclasses.replace(event, batch_size=5, num_data=50, neighboring_relation="replace_one"),
+        "plan": lambda: ac.plan(num_data=1_000, target_epsilon=1.0, target_delta=1e-5), "pages": pages, "plotting": plotting,
+        "audit": audit, "codes": codes, "keys": keys, "decimal": decimal,
+    }  # fmt: skip
+
+
+SLOW = ("audit(", "run(", "update(", "datasets(", "fit_cells(", "steep", "to_parquet", "private_score(")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[pytest.mark.slow] * any(word in row[0] + row[3] for word in SLOW)) for row in CURES],
+    ids=lambda row: f"{row[0][:40]} {row[2][:20]}",
+)
+def test_cures_that_are_code_run_when_they_are_typed(row, tmp_path, monkeypatch):
+    wrong, words, cure, typed = row
+    monkeypatch.chdir(tmp_path)
+    names = globals() | makers() | {"path": str(tmp_path / "file")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises((dpppl.errors.DPPPLError, UserWarning)) as caught:
+            exec(wrong, names)
+        message = str(caught.value)
+        assert words in message and cure in message, message
+        exec(typed.replace("{}", cure), names)
+
+
+def test_every_cure_that_is_code_is_typed():
+    """A message of the package that is neither in the table nor exempt, for a reason, was written without typing its cure."""
+    found = messages()
+    assert len(found) > 150 and any("they seem to be swapped" in text for text in found)
+    typed = [words for _, words, _, _ in CURES]
+    assert not [text for text in found if not any(words in text for words in [*typed, *EXEMPT])]
+    assert not [words for words in EXEMPT if not any(words in text for text in found)]
+
+
+def test_extras_that_messages_name_are_declared():
+    extras = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [name for text in messages() for name in re.findall(r"pip install \"?dpppl\[(\w+)\]", text)]
+    assert len(named) > 4 and not set(named) - set(extras)
 
 
 # Imports

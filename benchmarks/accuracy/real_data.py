@@ -29,6 +29,7 @@ import numpyro.distributions as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dpppl
+from benchmarks.lib.oracle import flat
 from examples import data as tables
 from examples.demo import PUBLIC_LARGEST
 
@@ -294,13 +295,6 @@ def nuts(model, args, cache):
         cache.parent.mkdir(parents=True, exist_ok=True)
         np.savez(cache, **found)
     return found
-
-
-def flat(samples):
-    """Samples (n, d) of all elements, sites by name; and their names."""
-    arrays = {site: np.reshape(np.asarray(x, float), (len(x), -1)) for site, x in sorted(samples.items())}
-    names = [f"{site}[{i}]" for site, x in arrays.items() for i in range(x.shape[1])]
-    return np.concatenate(list(arrays.values()), axis=1), names
 
 
 KERNELS = {"sgld": dpppl.DPSGLD, "sghmc": dpppl.DPSGHMC, "sgnht": dpppl.DPSGNHT}

@@ -164,14 +164,14 @@ def private_fit(model, data, eps, options, schema=SCHEMA):
 def drawn(model, latents, rows, seed):
     """A table of the model's at these latents."""
     one = {site: np.asarray(value)[None] for site, value in latents.items()}
-    return synthetic.datasets(model, one, SCHEMA, jax.random.key(seed), num_rows=rows, num_datasets=1)[0]
+    return synthetic.datasets(jax.random.key(seed), model, one, SCHEMA, num_rows=rows, num_datasets=1)[0]
 
 
 def covered(model, truth, values, eps, options, seed):
     with ONCE:
         private, samples = private_fit(model, drawn(model, truth, options.rows, seed), eps, options)
     size = options.larger * options.rows
-    tables = synthetic.datasets(model, samples, SCHEMA, jax.random.key(seed), num_rows=size, num_datasets=20)
+    tables = synthetic.datasets(jax.random.key(seed), model, samples, SCHEMA, num_rows=size, num_datasets=20)
     estimates, variances = (np.array(found) for found in zip(*map(analyses, tables)))
     low, high = synthetic.combine(estimates, variances, size_ratio=options.larger).interval(0.95)
     numbers = list(LATENTS.values())
@@ -242,7 +242,7 @@ def main():
         start, used = time.monotonic(), time.process_time()
         private, samples = private_fit(model, data, eps, options, schema)
         line["seconds of the fit"] = time.monotonic() - start
-        tables = synthetic.datasets(model, samples, schema, jax.random.key(0), num_rows=len(real), num_datasets=20)
+        tables = synthetic.datasets(jax.random.key(0), model, samples, schema, num_rows=len(real), num_datasets=20)
         line |= {"seconds": time.monotonic() - start, "processor seconds": time.process_time() - used}
         line |= {"total variation": float(np.mean([variation(real, codes(t)) for t in tables[:3]]))}
         line |= {f"variation of {n}": margin(real, codes(tables[0]), k) for k, n in enumerate(ORDER) if n in NUMBERS}

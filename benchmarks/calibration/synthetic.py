@@ -65,7 +65,7 @@ def run(epsilon, options, seed):
             private.run(dpppl.secret_key(), *SCHEMA.encoded(data))
         samples, refusals = private.get_samples(allow_unconverged=True), private.verdict.refusals
     seconds, size, key = time.process_time() - start, options.larger * options.rows, jax.random.key(seed)
-    tables = synthetic.datasets(MODEL, samples, SCHEMA, key, num_rows=size, num_datasets=options.tables)
+    tables = synthetic.datasets(key, MODEL, samples, SCHEMA, num_rows=size, num_datasets=options.tables)
     estimates, variances = (np.array(values) for values in zip(*map(logistic, tables)))
     found = {"seconds": seconds, "refused": float(bool(refusals))}
     for rule in synthetic.RULES:

@@ -63,7 +63,7 @@ def draws():
 
 def tables(samples=None, schema=CELLS, rng_key=None, **settings):
     rng_key = jax.random.key(0) if rng_key is None else rng_key
-    return synthetic.datasets(synthetic.table_model(CELLS), draws() if samples is None else samples, schema, rng_key, **({"num_rows": 20, "num_datasets": 3} | settings))
+    return synthetic.datasets(rng_key, synthetic.table_model(CELLS), draws() if samples is None else samples, schema, **({"num_rows": 20, "num_datasets": 3} | settings))
 
 
 def schema_of(document):

@@ -3,6 +3,7 @@
 An entry that its column does not declare is missing: NaN, or no category. No entry fails, or warns.
 """
 
+import codecs
 import csv
 import decimal
 import numbers
@@ -20,6 +21,7 @@ Array = np.ndarray
 NUMBERS = "biuf"
 """NumPy's kinds of real numbers."""
 _TEXT = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+_SEPARATORS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
 _WORDS = {"true": 1.0, "false": 0.0}
 _KINDS = {
     "number": r"u?int\d|float|double|half|bool|decimal|sparse\[(u?int|float|bool)",
@@ -117,14 +119,20 @@ def is_missing(entry: Foreign) -> bool:
         return True
 
 
-def text_rows(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[Sequence[str]], int]:
+def text_rows(
+    path: str | os.PathLike[str], separator: str | None = None
+) -> tuple[list[str], Iterator[Sequence[str]], int]:
     """Names, rows and number of rows of a text file. Its first line holds names; each other line is a row, an empty one too.
 
     Lines are read one by one: a quote ends with its line. A row with more or fewer entries than there are names is empty.
-    Raises OSError, and ConfigurationError for a file without a line."""
-    separator = "\t" if os.fspath(path).endswith(".tsv") else ","
+    `separator`: what is between entries; a comma, or of a `.tsv` file a tab, unless given. Raises OSError, and ConfigurationError
+    for a file without a line and for one in UTF-16."""
+    separator = separator or ("\t" if os.fspath(path).endswith(".tsv") else ",")
     with open(path, "rb") as file:
-        lines = file.read().decode("utf-8-sig", "surrogateescape").split("\n")
+        content = file.read()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigurationError(f"{os.fspath(path)} is in UTF-16: save it as UTF-8.")
+    lines = content.decode("utf-8-sig", "surrogateescape").split("\n")
     if not lines[-1]:
         lines.pop()  # the end of the last line
     if not lines:
@@ -133,6 +141,27 @@ def text_rows(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[Sequenc
     known = _fields(names, separator)
     rows = (_fields(line, separator) for line in rest)
     return known, (row if len(row) == len(known) else () for row in rows), len(rest)
+
+
+def place_of(name: object, names: Sequence[str]) -> int:
+    """The place of a column among the names of a first line, without the blanks around these where that is needed.
+
+    Raises ConfigurationError, which shows no name but the one asked for, as the first line may be a row."""
+    found = names if name in names else [each.strip() for each in names]
+    if found.count(name) > 1:
+        raise ConfigurationError(f"the file's first line names column {name!r} twice: give each its own name.")
+    if name in found:
+        return found.index(name)
+    mark, cure = other_separator(names), ""
+    if mark:
+        cure = f"; {_SEPARATORS[mark]} stands there: from_disk(path, {name!r}, separator={mark!r})"
+        cure += ", and decimal=',' for numbers such as 1,5" if mark == ";" else ""
+    raise ConfigurationError(f"there is no column {name!r} in the file's first line, which names the columns{cure}.")
+
+
+def other_separator(names: Sequence[str]) -> str:
+    """The mark that separates a first line which was read as one name, "" where there is none or it was read as several."""
+    return next((mark for mark in _SEPARATORS if len(names) == 1 and mark in names[0]), "")
 
 
 def _fields(line: str, separator: str) -> list[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dpppl.data.entries import optional
+from dpppl.data.entries import NUMBERS, optional
 from dpppl.data.sources import Array, Columns, FileState, Opened, Source, Table, arranged, columns_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
@@ -84,6 +84,11 @@ def of_memmap(array: Foreign) -> Source:
         raise ConfigurationError(f"a memory map of mode 'c' shows changes that its file does not hold: {cure}.")
     if base.mode in ("r+", "w+"):
         base.flush()
+    if array.dtype.kind not in NUMBERS + "c":
+        raise ConfigurationError(
+            "the rows of a memory map are no numbers: code text as numbers, and give a field of records, "
+            "dpppl.from_disk(numpy.load(path, mmap_mode='r')['field'])."
+        )
     if not array.ndim or not len(array):
         raise ConfigurationError("a memory map without rows: its leading axis has length 0, or it has none.")
     size = array.strides[0] if len(array) > 1 else array.dtype.itemsize * max(1, array.size)
@@ -104,7 +109,7 @@ def of_memmap(array: Foreign) -> Source:
 
 def _source(table: Records, array: np.ndarray, offset: int) -> Source:
     field = Field(offset, array.shape[1:], array.strides[1:], array.dtype)
-    return NpySource(table, field, array.shape, array.dtype)
+    return NpySource(table, field, array.shape, array.dtype.newbyteorder("="))
 
 
 class _OpenedRecords(Opened):
@@ -172,6 +177,11 @@ class _OfArrow(Table):
     def columns(self) -> Columns:
         """The columns of numbers, by their types alone."""
         return _numbers(self._schema)
+
+    @property
+    def names(self) -> list[str]:  # type: ignore[override]
+        """Those of all columns."""
+        return list(self._schema.names)
 
     def why_not(self, name: object) -> str | None:
         types, index = _pyarrow().types, self._schema.get_field_index(str(name))
@@ -381,19 +391,29 @@ def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         array = array.dictionary_decode()
     if not shape:
         array = array.cast("uint8") if dtype.kind == "f" and str(array.type) == "bool" else array
-        with np.errstate(all="ignore"):  # a missing whole number where the schema says that there is none
-            return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+        if (
+            dtype.kind != "f"
+        ):  # a null where the schema says that there is none: with it the others would be read as floats
+            array = array.fill_null(_absent(dtype))
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+    if len(shape) > 1 and not hasattr(array.type.value_type, "value_type"):  # a tensor of pyarrow's: one list a row
+        return _values(array, (int(np.prod(shape)),), dtype).reshape(len(array), *shape)
     if hasattr(array.type, "list_size") and not array.null_count:
         inner = array.flatten()
     else:
         lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
         right = np.asarray(array.is_valid()) if lengths is None else lengths.to_numpy(zero_copy_only=False) == shape[0]
         if not np.all(right):
-            found = np.full((len(array), *shape), np.nan, dtype)
+            found = np.full((len(array), *shape), np.nan if dtype.kind == "f" else _absent(dtype), dtype)
             found[right] = _values(array.filter(_pyarrow().array(right)), shape, dtype)
             return found
         inner = array.flatten()
     return _values(inner, shape[1:], dtype).reshape(len(array), *shape)
+
+
+def _absent(dtype: np.dtype) -> int | bool:
+    """A whole number or truth value in the place of a missing one, which the schema excludes: as far out as can be."""
+    return False if dtype.kind == "b" else int(np.iinfo(dtype).min or np.iinfo(dtype).max)
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -18,7 +18,10 @@ from dpppl.validation import a, checked
 
 @forgetting
 @checked
-def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype: DTypeLike | None = None) -> Source:
+def from_disk(
+    what: object, columns: str | Sequence[str] | None = None, *, dtype: DTypeLike | None = None, separator: str | None = None,
+    decimal: str = ".",
+) -> Source:  # fmt: skip
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
     - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather), of a Parquet file (for `FullBatch()`) or of a `.csv` or
@@ -27,6 +30,8 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
     - **columns** - the column, or the columns, to take: `from_disk(path, "age")` is `from_disk(path)["age"]`.
     - **dtype** - of an object with items by number, as no item decides: NumPy's type of an item, `("float32", (3,))`, or names,
       types and shapes of its parts, `[("x", "float32", (3,)), ("y", "float32")]`. An entry that does not fit is NaN.
+    - **separator**, **decimal** - of text: what is between entries, and the mark in numbers, `separator=";", decimal=","` say. A
+      text file declares no types: an entry that is no number so written is NaN, a date too, for example.
 
     Returns a source, of which parts are sources, too: `source[:, :10]` of an array, `source["age"]` and
     `source[["age", "income"]]` of columns, so that one file can be several arguments. Rows are read when an access needs them, by
@@ -41,17 +46,26 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
     ((100, 3), (100,))
     """
     if columns is not None:
-        if not isinstance(columns, Sequence):
-            raise ConfigurationError(f"columns must be a name or a list of names, got {type(columns).__name__}.")
-        return from_disk(what, dtype=dtype)[columns if isinstance(columns, str) else list(columns)]
+        if not isinstance(columns, Sequence) or not columns:
+            given = "none" if isinstance(columns, Sequence) else type(columns).__name__
+            raise ConfigurationError(f"columns must be a name or a list of names, got {given}.")
+        return from_disk(what, dtype=dtype, separator=separator, decimal=decimal)[
+            columns if isinstance(columns, str) else list(columns)
+        ]
     is_file = isinstance(what, Source | str | os.PathLike | np.memmap) or _is_hugging_face(what)
     if dtype is not None and is_file:
         raise ConfigurationError("dtype= is for objects with items by number: files and data sets declare their own.")
+    is_text = isinstance(what, str | os.PathLike) and os.fspath(what).endswith(SEPARATORS)
+    for name, mark in (("separator", separator), ("decimal", decimal)):
+        if mark not in (None, ".") and not (is_text and isinstance(mark, str) and len(mark) == 1):
+            raise ConfigurationError(
+                f"{name}= is one character, of a .csv or .tsv file: from_disk('rows.csv', {name}=',')."
+            )
     if isinstance(what, Source):
         return what
     if isinstance(what, str | os.PathLike):
         try:
-            return _of_file(what)
+            return _of_file(what, separator, decimal)
         except ConfigurationError:
             raise
         except OSError as error:
@@ -87,7 +101,7 @@ def _is_hugging_face(what: object) -> bool:
     return type(what).__module__.partition(".")[0] == "datasets"
 
 
-def _of_file(path: str | os.PathLike[str]) -> Source:
+def _of_file(path: str | os.PathLike[str], separator: str | None, decimal: str) -> Source:
     with open(path, "rb") as file:
         start = file.read(6)
     if start == b"\x93NUMPY":
@@ -101,12 +115,12 @@ def _of_file(path: str | os.PathLike[str]) -> Source:
             table: Foreign = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
             return of_table(table)
     if os.fspath(path).endswith(SEPARATORS):
-        return TextSource.of(path)
+        return TextSource.of(path, separator, decimal)
     raise ConfigurationError(f"{os.fspath(path)} is no .npy, .csv, .tsv, Arrow or Parquet file.")
 
 
 def _of_hugging_face(dataset: Foreign) -> Source:
-    if not hasattr(dataset, "data") or not hasattr(dataset, "flatten_indices"):
+    if isinstance(dataset, dict) or not hasattr(dataset, "data") or not hasattr(dataset, "flatten_indices"):
         raise ConfigurationError(f"a {type(dataset).__name__} has no rows by number: choose a split, dataset['train'].")
     if getattr(dataset, "_indices", None) is not None:
         raise ConfigurationError(

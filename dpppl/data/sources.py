@@ -6,14 +6,14 @@ is given: a part of each record of a table, with the shape and dtype of an array
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from dpppl.data.entries import numbers_of, optional, text_rows
+from dpppl.data.entries import numbers_of, optional, place_of, text_rows
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign, Function, Tree
 
@@ -46,9 +46,15 @@ class Table(ABC):
         @property
         def num_rows(self) -> int: ...
 
+    names: Sequence[object] = ()
+    """Those of all columns, where `why_not` says something of others than numbers."""
+
     @abstractmethod
     def opened(self, sources: Sequence["Source"]) -> Opened:
         """To read these of its sources. Raises OSError for a file that is not there or was changed."""
+
+    by_entry: ClassVar[str] = ""
+    """How its entries are read, in words, where no type is declared; else ""."""
 
     def why_not(self, name: object) -> str | None:
         """Why a column that the table has cannot be taken, and the cure; None where it has none of that name."""
@@ -84,7 +90,9 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
         return self.num_rows
 
     def __array__(self, *_: object, **__: object) -> Array:
-        raise ConfigurationError("a source is no array in memory: use it in a model, or load it, numpy.load(path).")
+        raise ConfigurationError(
+            "a source is no array in memory: use it in a model, or load it, source.read(0, len(source))."
+        )
 
     __array_ufunc__ = __array__
 
@@ -175,7 +183,10 @@ def of_table(table: Foreign) -> Source:
 
     Raises ConfigurationError where there is nothing to choose."""
     if not table.num_rows or not table.columns:
-        raise ConfigurationError("this data set has no rows, or no column of numbers.")
+        reasons = [why for name in table.names if (why := table.why_not(name)) is not None] if table.num_rows else []
+        raise ConfigurationError(
+            f"this data set has no rows, or no column of numbers{''.join(f'; {w}' for w in reasons[:1]) or '.'}"
+        )
     whole = ColumnSource(table, None, (table.num_rows,), np.dtype(object))
     return whole[next(iter(table.columns))] if len(table.columns) == 1 else whole
 
@@ -228,6 +239,15 @@ class InMemory(Table, Opened):
         """Nothing to let go of."""
 
 
+class OfText(InMemory):
+    """Columns of a text file, which declares no types."""
+
+    by_entry = (
+        "a column of a text file: an entry that is no number such as 1234.5 counts as missing (a word, a date, 1,5 without "
+        "from_disk(path, decimal=',')), and so does a line with more or fewer entries than the first"
+    )
+
+
 @dataclass(frozen=True)
 class TextSource(Source):
     """Columns of a text file, in memory: `source["a"]` is one, (N,), and `source[["a", "b"]]` are several, (N, 2).
@@ -237,27 +257,22 @@ class TextSource(Source):
     names: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Source:
+    def of(cls, path: str | os.PathLike[str], separator: str | None = None, decimal: str = ".") -> Source:
         """The columns of a file as floats, NaN where an entry is no number. Its only column is chosen by name, too."""
-        names, rows, count = text_rows(path)
+        names, rows, count = text_rows(path, separator)
         if not count:
             raise ConfigurationError("this file has no rows: its first line names its columns.")
         missing = (None,) * len(names)
-        array = numbers_of((entry for row in rows for entry in row or missing), float).reshape(count, len(names))
-        return cls(InMemory(array), None, (count,), np.dtype(object), tuple(names))
+        entries: Iterator[str | None] = (entry for row in rows for entry in row or missing)
+        if decimal != ".":
+            entries = (entry and entry.replace(".", "?").replace(decimal, ".") for entry in entries)
+        array = numbers_of(entries, float).reshape(count, len(names))
+        return cls(OfText(array), None, (count,), np.dtype(object), tuple(names))
 
     def __getitem__(self, key: object) -> Source:
         table: Foreign = self.table
-        chosen = key if isinstance(key, list) else [key]
-        for name in chosen:
-            if name not in self.names:
-                raise ConfigurationError(
-                    f"there is no column {name!r} in the file's first line, which names the columns."
-                )
-            if self.names.count(name) > 1:
-                raise ConfigurationError(f"the file's first line names column {name!r} twice: give each its own name.")
-        places = [self.names.index(name) for name in chosen]
-        return InMemory.source(table.array[:, places if isinstance(key, list) else places[0]])
+        places = [place_of(name, self.names) for name in (key if isinstance(key, list) else [key])]
+        return OfText.source(table.array[:, places if isinstance(key, list) else places[0]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +282,7 @@ class Items(Table):
     - **dataset** - it is asked for many items at once by `__getitems__`, if it has that.
     - **dtype** - what is declared of an item: names, shapes and types of its columns, or shape and type of its only one."""
 
+    by_entry = "a data set by items: an entry that does not fit its dtype counts as missing"
     dataset: Foreign = field(repr=False)
     dtype: np.dtype
 

@@ -18,6 +18,8 @@ _MISSING = (
     "model missing covariates by obs_mask=ok, mask missing responses (page Missing values), and correct other rows. Dropping "
     "rows biases estimates where the response decides what is missing."
 )
+_UNKNOWN = 1.0
+"""An error of a share of rows that leaves it unknown."""
 
 
 def stands_out(share: float, std: float) -> bool:
@@ -37,7 +39,7 @@ class CountedRows(Verdict):
     - **missing** - share of other rows whose gradient is not finite.
     - **silent** - share of rows whose gradient is 0.
     - **std** - standard deviation of the noise of each share.
-    - **codes** - the values that observed sites and ids take; see `supports.codes`.
+    - **codes** - the values that observed sites and ids take, and how arguments are read; see `supports.codes`.
     - **octaves** - where noise hides the norms of the rows, the sd of their logarithm; else None."""
 
     outside: float | None
@@ -53,15 +55,17 @@ class CountedRows(Verdict):
     def findings(self) -> list[Finding]:
         """Rows that the model cannot use, which refuse the run; then rows without a gradient, which are no error where the model
         masks them, and which explain other findings where they are most of the rows; and a clipping norm that is a guess."""
-        lines, codes = [], "; ".join(self.codes)
+        lines, codes = [], "; ".join(self._known[0])
         hidden = f"they have {self._wrong} ({codes})" if self.outside is None and codes else ""
         if self.outside is not None and stands_out(self.outside, self.std):
             words = f"{self._share(self.outside)} of the rows have {self._wrong}: {codes}."
             lines.append(Finding(Level.REFUSED, words, of_rows=True))
         if stands_out(self.missing, self.std):
+            read = self._known[1]
             words = (
                 f"{self._share(self.missing)} of the rows are ignored: {hidden and f'{hidden}, or '}they hold missing values "
-                "(NaN), or their gradient is not finite, as at an exposure of 0"
+                f"(NaN), or their gradient is not finite, as at an exposure of 0 or of numbers "
+                f"whose squares overflow{''.join(f'. {each[0].upper()}{each[1:]}' for each in read)}"
             )
             lines.append(Finding(Level.REFUSED, words, _MISSING, of_rows=True))
         if stands_out(self.silent, self.std):
@@ -94,9 +98,15 @@ class CountedRows(Verdict):
         return told_shares(kinds, self.std)
 
     @property
+    def _known(self) -> tuple[list[str], list[str]]:
+        """The `codes` on values that a model takes, and those on how arguments are read."""
+        read = [code for code in self.codes if code.startswith("argument ")]
+        return [code for code in self.codes if code not in read], read
+
+    @property
     def _wrong(self) -> str:
         """Name the fault of rows that do not fit `codes`."""
-        are_ids = [code.startswith(("ids ", "numbers cast ")) for code in self.codes]
+        are_ids = [code.startswith(("ids ", "numbers cast ")) for code in self._known[0]]
         kinds = {"responses outside the support": not are_ids or not all(are_ids), "ids out of range": any(are_ids)}
         return " or ".join(kind for kind, is_wrong in kinds.items() if is_wrong)
 
@@ -145,6 +155,8 @@ class ClippedRows:
 
     def __str__(self) -> str:
         share = min(1.0, max(0.0, self.share))
+        if self.error > _UNKNOWN:
+            return "noise hides how many rows were clipped"
         line = f"about {share:.1%} ± {self.error:.1%} of rows were clipped"
         return f"{line}: {_REMEDY}" if self.is_biased else line
 

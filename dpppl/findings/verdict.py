@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from dpppl.errors import UnconvergedWarning, warn
+from dpppl.errors import UnconvergedWarning, concluding, warn
 from dpppl.report import render
 
 Array = np.ndarray
@@ -107,12 +107,23 @@ class Verdict(ABC):
         words = {Level.REFUSED: REFUSED, Level.CARE: "read with care", Level.NOTE: "read"}
         return f"{words[first.level]}: {first}{rest}"
 
+    def __str__(self) -> str:
+        """The line, the other findings, and how many elements of each site have which word, one a line."""
+        is_worst = any(each.level < Level.NOTE for each in self.findings)
+        return "\n".join([self.line(), *self.lines[is_worst:], *(f"{site}: {words}" for site, words in self._counts())])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _counts(self) -> list[tuple[str, str]]:
+        """How many elements of each site have which word."""
+        words = {site: np.unique(word.astype(str), return_counts=True) for site, word in self.by_site.items()}
+        return [(site, ", ".join(f"{count} {word}" for word, count in zip(*counts))) for site, counts in words.items()]
+
     def _repr_html_(self) -> str:
         """For notebooks: the line, the other refusals, and how many elements of each site have which word."""
-        words = {site: np.unique(word.astype(str), return_counts=True) for site, word in self.by_site.items()}
-        rows = [(site, ", ".join(f"{count} {word}" for word, count in zip(*counts))) for site, counts in words.items()]
         others = self.refusals[1:]
-        return render.summary(self.line(), rows, [("Warnings", others)] if others else [], "Words by site")
+        return render.summary(self.line(), self._counts(), [("Warnings", others)] if others else [], "Words by site")
 
 
 def sites_with(word: str, words: Mapping[str, Array]) -> tuple[int, str]:
@@ -131,10 +142,14 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
-def warn_of(refusals: Sequence[str], call: str, allow_unconverged: bool) -> None:
-    """Warn where results are refused; `call`: what returns them without a warning."""
-    if refusals and not allow_unconverged:
+def warn_of(refusals: Callable[[], Sequence[str]], call: str, allow_unconverged: bool) -> None:
+    """Warn where results are refused; `call`: what returns them without a warning, and without a look at what is refused."""
+    if allow_unconverged:
+        return
+    with concluding("the verdict", f"{call} returns the results without their verdict"):
+        found = refusals()
+    if found:
         warn(
-            f"these results should not be read: {refusals[0]} {call} returns them without this warning.",
+            f"these results should not be read: {found[0]} {call} returns them without this warning.",
             UnconvergedWarning,
         )

@@ -47,15 +47,18 @@ _NEGLIGIBLE = 0.1
 """Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 
 
-def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
-    """The cost of the frame of a run on full batches, whose steps have this noise multiplier."""
+def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: str | None = None) -> Charge:
+    """The cost of the frame of a run on full batches, by the noise multiplier and the relation of its steps."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
-    return Charge(MECHANISM, plan_of().noise_multipliers(scale), is_frame=True)
+    return Charge(
+        MECHANISM, plan_of().noise_multipliers(scale), is_frame=True, neighboring_relation=neighboring_relation
+    )
 
 
 def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
     """The costs of what comes before a run of `num_steps` steps of all chains: a frame, and the histogram of norms."""
-    frame = [frame_charge(noise_multiplier, num_steps)] if has_frame else []
+    relation = mechanism.subsampling.neighboring_relation
+    frame = [frame_charge(noise_multiplier, num_steps, relation)] if has_frame else []
     return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
 
 
@@ -114,8 +117,9 @@ class Locator:
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
         noiseless = stage._replace(sampled=1.0)  # as the sds of a run are
-        fit = Verdict.from_releases(noiseless, stage.belief, self.prior, bound.coordinates.names(), num_rows)
-        fit = replace(fit, in_units=self.settings.rows_per_unit > 1, widths=Widths())
+        names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
+        fit = Verdict.from_releases(noiseless, stage.belief, self.prior, names, *of_units)
+        fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
             shapes = {site: bound.split.latents[site].shape for site in sites}
             centre, root, information = _normal(stage, self.prior)

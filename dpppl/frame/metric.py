@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.findings.counted_rows import of_information
-from dpppl.findings.verdict import Finding, Found, Level, care
+from dpppl.findings.directions import add_up, together
+from dpppl.findings.verdict import Finding, Found, Level, care, note
 from dpppl.noise_aware.verdict import Verdict, against, misfit
 from dpppl.types import Numbers, Tree
 
@@ -33,8 +34,7 @@ class Metric:
     - **information** - the trace of the likelihood's curvature in u; None: 1 for each latent.
     - **informed** - the share of the information that clipped scores hold, as far as the histogram of norms shows it.
     - **cut** - the part of scores that was clipped, over scores, by root mean squares.
-    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such.
-    - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both."""
+    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such."""
 
     shapes: Mapping[str, tuple[int, ...]]
     centre: Array
@@ -44,7 +44,6 @@ class Metric:
     informed: float = 1.0
     cut: float = 0.0
     fit: Verdict | None = None
-    odd: tuple[int, ...] = ()
 
     @cached_property
     def inverse(self) -> Array:
@@ -67,15 +66,12 @@ class Metric:
         return self.split(np.sqrt(np.diag(self.covariance)) / self.given_others)
 
     @property
-    def doubted(self) -> Array:
-        """Whether each latent is `odd`, (d,)."""
-        return np.isin(np.arange(len(self.centre)), self.odd)
-
-    @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings on a run that clips scores in these coordinates: how much of the information it holds, and how far the model's
-        misfit, as ranks of responses showed it to the frame, moves estimates."""
-        return (*self._moved(), *of_information(self.informed))
+        """Findings on a run that clips scores in these coordinates: how much of the information it holds, how far the model's
+        misfit, as ranks of responses showed it to the frame, moves estimates, and latents that are known only together."""
+        names = [f"{site}{list(i) if i else ''}" for site, shape in self.shapes.items() for i in np.ndindex(*shape)]
+        known = add_up(together(names, self.covariance))
+        return (*self._moved(), *of_information(self.informed), *([note(known)] if known else []))
 
     def _moved(self) -> Found:
         if self.fit is None or not self.cut:
@@ -109,12 +105,6 @@ class Metric:
         flat = np.concatenate([np.ravel(values[site]) for site in self.shapes]).astype(float)
         shares = self.root**2 / np.sum(self.root**2, axis=1, keepdims=True)
         return self.split(np.min(np.where(shares > _SHARE, flat, np.inf), axis=1))
-
-    def spanned(self, spans: Mapping[str, Array]) -> dict[str, Array]:
-        """Of each latent, the relaxation times that a chain spans, from those of the coordinates; of odd ones 0. Clipping hides
-        what bounds these, and a free walk looks short by chance."""
-        odd = self.split(self.doubted)
-        return {site: np.where(odd[site], 0.0, x) for site, x in self.least(spans).items()}
 
     def vector(self, z: Tree) -> jax.Array:
         """The vectors (..., d) of values by site."""

@@ -196,6 +196,20 @@ class Book:
         """The sum of all charges and reservations except those of one run."""
         return self._sum(run.taken for run_id, run in self.runs.items() if run_id != without)
 
+    def flag(self, run_id: str, events: Events) -> str:
+        """Name `full_batch_only` where a ledger with it had room for these events of a run, and this one has not; else ""."""
+        rule, others = self.rule, [run for name, run in self.runs.items() if name != run_id]
+        full = PrivacyFilter.of(rule.epsilon, rule.delta, rule.neighboring_relation, True)
+        taken = [event for run in others for event in (*run.charged, *run.reserved)]
+        try:
+            if rule.full_batch_only or not full.admits(full.cost([*taken, *events])):
+                return ""
+        except ConfigurationError:  # subsampled events, which such a ledger refuses
+            return ""
+        made = f"dpppl.PrivacyLedger(path, {rule.epsilon:g}, {rule.delta:g}, full_batch_only=True)"
+        cure = "" if taken else ": make it at another path"
+        return f". This ledger keeps 2 to 5 % of its epsilon for subsampled runs. {made} keeps none{cure}"
+
     def _sum(self, costs: Iterable[Costs]) -> Costs:
         return np.asarray(np.sum([self.rule.nothing, *costs], axis=0))
 

@@ -77,13 +77,13 @@ class PrivacyFilter:
         """The rule for a budget. Raises ConfigurationError for an invalid budget."""
         epsilon, delta = plain(epsilon), plain(delta)
         check_delta(delta)
-        check_not_swapped(epsilon, delta)
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)
         if not (number and 0 < epsilon <= LARGEST_MEANINGFUL_EPSILON):
             raise ConfigurationError(
                 f"a ledger's epsilon is a number above 0 and at most {LARGEST_MEANINGFUL_EPSILON:g} (more is no "
                 f"meaningful guarantee), got {epsilon!r}."
             )
+        check_not_swapped(epsilon, delta)
         relation_of(neighboring_relation)
         gaussian, failure = (1.0, 0.0) if full_batch_only else (0.495, 0.01)
         orders = () if full_batch_only else _orders(epsilon, delta, 1.0 - gaussian - failure)
@@ -196,8 +196,6 @@ def _orders(epsilon: float, delta: float, share: float) -> tuple[tuple[float, fl
 
 
 def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> Costs:
-    if not event.noise_multipliers:
-        return np.zeros(len(orders) + 2)
     if isinstance(event, SelectionEvent):
         renyi, mu = _rdp(event, orders), math.inf
     elif event.is_full_batch:
@@ -213,8 +211,8 @@ def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> C
 @functools.lru_cache(maxsize=4096)
 def _rdp(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """Renyi divergences of all accesses at each order, (len(orders),); inf where there is no bound."""
-    if not orders or min(event.noise_multipliers)[0] == 0:
-        return np.full(len(orders), math.inf)
+    if not orders:
+        return np.zeros(0)
     alpha = np.array(orders)
     bounded = alpha == np.round(alpha) if event.discrete and not event.is_full_batch else np.ones(len(alpha), bool)
     divergences = np.full(len(alpha), math.inf)

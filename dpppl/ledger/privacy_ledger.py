@@ -154,7 +154,7 @@ class PrivacyLedger:
                     "another run_id; if that process was ended on another machine, call release(run_id) first."
                 )
             needed = needed if run is None else np.maximum(needed, run.charged_cost)
-            self._admit(self._book, run_id, needed, "run")
+            self._admit(self._book, run_id, needed, "run", planned)
             owner = dataclasses.asdict(this_process())
             self._add(session, "reserve", run_id, what=what, events=as_json(planned), owner=owner)
 
@@ -195,7 +195,7 @@ class PrivacyLedger:
                     f"run {run_id!r} reserved {number(run.reserved)} accesses, and this charge of {number(asked)} is more "
                     "or costs more: reserve the whole run. Nothing was charged."
                 )
-            self._admit(self._book, run_id, np.maximum(run.taken, cost), "charge")
+            self._admit(self._book, run_id, np.maximum(run.taken, cost), "charge", asked)
             self._add(session, "charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
 
     @checked
@@ -274,7 +274,7 @@ class PrivacyLedger:
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
-    def _admit(self, book: Book, run_id: str, cost: Costs, what: str) -> None:
+    def _admit(self, book: Book, run_id: str, cost: Costs, what: str, events: Events) -> None:
         others = book.committed(without=run_id)
         if book.rule.admits(others + cost):
             return
@@ -283,8 +283,8 @@ class PrivacyLedger:
             f"the budget (epsilon {self.epsilon:g}, delta {self.delta:g}) at {self._path} has no room for this {what}: "
             f"{100 * book.rule.used(book.charged()):.3g} % of it is spent, {100 * book.rule.used(now):.3g} % with what "
             f"running runs have reserved, and with this {what} it would be {100 * book.rule.used(others + cost):.3g} %. A "
-            f"run on full batches of epsilon {book.rule.remaining(now):.4g}, alone, is the largest that fits. For this "
-            f"{what} nothing was run and nothing was charged."
+            f"run on full batches of epsilon {book.rule.remaining(now):.4g}, alone, is the largest that fits"
+            f"{book.flag(run_id, events)}. For this {what} nothing was run and nothing was charged."
         )
 
     @contextlib.contextmanager

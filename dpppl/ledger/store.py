@@ -98,11 +98,11 @@ def head_of(path: str) -> str:
     return path + ".head"
 
 
-def create(path: str, first: Record) -> bool:
-    """Make the file with its first record; False if there is one. It appears complete, or not at all."""
+def create(path: str, first: Record) -> None:
+    """Make the file with its first record, unless there is one. It appears complete, or not at all."""
     if os.path.exists(path):
-        return False
-    if os.path.exists(head_of(path)):
+        return
+    if os.path.exists(head_of(path)) and not os.path.exists(path):  # another process may have made both just now
         raise LedgerError(
             f"there was a ledger at {path}, and only its head is left: restore it. If a new one is meant, for other data, remove "
             f"{head_of(path)} first."
@@ -114,10 +114,10 @@ def create(path: str, first: Record) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(path, descriptor, Position()).append(first)
+        Session(draft, descriptor, Position()).append(first)
         os.link(draft, path)
-    except FileExistsError:
-        return False
+    except FileExistsError:  # another process made it just now
+        return
     except OSError as error:
         raise ConfigurationError(f"a ledger cannot be made at {path} ({_reason(error)}); use a local disk.") from None
     finally:
@@ -128,7 +128,6 @@ def create(path: str, first: Record) -> bool:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return True
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes
 from dpppl.model.units import responses_of
 from dpppl.types import BySite, Tree
 
@@ -35,12 +36,14 @@ class BoundKernel:
     - **kernel** - the settings.
     - **split** - the model's log prior and the log likelihood of one row.
     - **responses** - distributions of the responses, None unless clipping is centred.
-    - **scales** - square roots of the preconditioner by site, empty without one."""
+    - **scales** - square roots of the preconditioner by site, empty without one.
+    - **codes** - which values the observed sites take; see `supports.codes`."""
 
     kernel: Dynamics
     split: SplitModel
     responses: Responses | None
     scales: BySite
+    codes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, kernel: Dynamics, split: SplitModel, public: Arrays) -> "BoundKernel":
@@ -55,7 +58,7 @@ class BoundKernel:
         diagonals = kernel.preconditioner or {}
         scales = {site: scale_of(site, diagonal, split.latents[site]) for site, diagonal in diagonals.items()}
         responses = responses_of(split, clipping.num_draws, public) if isinstance(clipping, Centred) else None
-        return cls(kernel, split, responses, scales)
+        return cls(kernel, split, responses, scales, codes(split))
 
     @property
     def num_latents(self) -> int:

@@ -147,7 +147,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
     if init_params is not None and resume is not None:
         raise ConfigurationError(
             "post_warmup_state, which warmup() leaves, too, holds the position that a run goes on from: leave init_params out, "
-            "or set mcmc.post_warmup_state = None."
+            "or give them to warmup(rng_key, ..., init_params=...) of a new MCMC."
         )
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:

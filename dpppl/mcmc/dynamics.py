@@ -175,9 +175,10 @@ class Dynamics(Fixed, ABC):
                 'step_size="matched" needs a noise multiplier to match: give noise_multiplier, or target_epsilon and '
                 "target_delta to dpppl.MCMC."
             )
-        step_size = jnp.asarray(
-            self.step_size(count) if callable(self.step_size) else self.step_size, jnp.result_type(float)
-        )
+        given = self.step_size(count) if callable(self.step_size) else self.step_size
+        if isinstance(given, str):
+            raise TypeError("it is text")
+        step_size = jnp.asarray(given, jnp.result_type(float))
         langevin = self.langevin_multiplier(step_size)
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 

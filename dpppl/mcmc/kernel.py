@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import ClassVar, Self
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
 from dpppl.runs.private_runner import Inputs
 from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.subsampling.scheme import BATCH
 from dpppl.types import BySite, Function, Tree
 from dpppl.validation import checked_call, full_signature, optional, plain, positive, positive_integer
 
@@ -51,6 +52,11 @@ class DPKernel(Dynamics, MCMCKernel):
     The state of a chain is a `ChainState`."""
 
     sample_field = "midpoint"
+    _NO_ARGUMENT: ClassVar = {"batch_size": BATCH} | dict.fromkeys(
+        ("epsilon", "delta", "target_epsilon", "target_delta"),
+        "a budget is for all steps: dpppl.MCMC(kernel, num_warmup=500, num_samples=1_000, target_epsilon=1.0, "
+        "target_delta=1e-5).",
+    )
 
     def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.errors import ConclusionError
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import Level, few, ranked, refused
 from dpppl.mcmc.chains import Chains, not_finite
@@ -26,8 +27,8 @@ class Outcome:
 
     - **last_state** - last states, a batch of them for several chains; without keys.
     - **samples** - the fields that the caller wants, leaves (chains, draws, ...), by name.
-    - **measured** - step size, excess width, moving sites and clipped rows of the run.
-    - **arrival** - which elements still move or are held by the posterior.
+    - **measured** - step size, excess width, moving sites and clipped rows of the run, and which elements still move or are held
+      by the posterior; None before `judged`.
     - **failed** - numbers of the chains with values that are not finite.
     - **weights** - of the samples, (chains, draws); see `MCMC.get_weights`.
     - **sites** - samples of all sites, those included that the caller leaves out.
@@ -35,60 +36,71 @@ class Outcome:
 
     last_state: Tree
     samples: dict[str, Tree]
-    measured: Measured
-    arrival: Arrival
     failed: tuple[int, ...]
     weights: np.ndarray
     sites: BySite
     prior: Callable[[], dict[str, np.ndarray]] | None
+    measured: tuple[Measured, Arrival] | None = None
 
     @classmethod
     def of(
-        cls, chains: Chains, last: Sequence[Tree], records: Sequence[Tree], constrain: Function,
-        counted: CountedRows | None = None,
-    ) -> "Outcome":  # fmt: skip
-        """Results from what the driver returns.
+        cls, chains: Chains, last: Sequence[Tree], records: Sequence[Tree], constrain: Function
+    ) -> tuple["Outcome", BySite]:
+        """Results from what the driver returns, without what is measured of them, and the records of all chains.
 
         - **last**, **records** - last states and records of each group of chains.
-        - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
-        - **counted** - rows that do not inform the posterior, where they were counted."""
+        - **constrain** - `constrain(latents of all samples, public)`, to constrained space."""
         call, kernel = chains.call, chains.bound.kernel
         named = [(state, dict(zip(chains.fields, kept))) for state, (kept, _) in zip(last, records)]
         states, collected = named[0] if call.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
         if call.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         first = call.first + call.discarded
-        with TRACING:
-            measured, arrival = measure(chains.bound, states, collected, first, call.thinning)
         steps = kernel.schedule(first, call.num_collected * call.thinning)
         times = kernel.diffusion_time(steps[0], kernel.noise_std(*steps))
         weights = np.reshape(times, (call.num_collected, call.thinning)).sum(axis=1)
         weights = np.ones_like(weights) if np.all(weights == weights[:1]) else weights  # equal to the last digit
-        measured = measured if counted is None else replace(measured, counted=counted)
         samples = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
         split, public = chains.bound.split, jax.tree.map(np.array, chains.public)  # a copy: no argument is kept
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
-        return cls(
-            last_state=states, samples=samples, measured=measured, arrival=arrival,
+        found = cls(
+            last_state=states, samples=samples,
             failed=not_finite(states.z, call.num_chains), weights=np.tile(weights / weights.sum(), (call.num_chains, 1)),
             sites=dict(constrained), prior=lambda: prior_draws(split, public),
         )  # fmt: skip
+        return found, collected
+
+    def judged(self, chains: Chains, collected: BySite, counted: CountedRows | None = None) -> "Outcome":
+        """These results with what is measured of the records `collected`; `counted`: see `Measured`, where it is known."""
+        first = chains.call.first + chains.call.discarded
+        with TRACING:
+            measured, arrival = measure(chains.bound, self.last_state, collected, first, chains.call.thinning)
+        return replace(self, measured=(measured if counted is None else replace(measured, counted=counted), arrival))
+
+    @property
+    def _measured(self) -> tuple[Measured, Arrival]:
+        if self.measured is None:
+            raise ConclusionError(
+                "the verdict of the last run could not be computed; get_samples(allow_unconverged=True) returns its samples."
+            )
+        return self.measured
 
     @cached_property
     def reading(self) -> Reading:
         """Which elements may be read."""
         assert self.prior is not None
         with TRACING:
-            return reading(self.sites, self.measured, self.arrival, self.prior())
+            return reading(self.sites, *self._measured, self.prior())
 
     @cached_property
     def refusals(self) -> list[str]:
         """Why the samples should not be read: what was measured of the rows, a misfit of the model, and
         `refused_alone`."""
-        sites, counted = refused_alone(self.sites, self.measured, self.arrival), self.measured.counted
+        (measured, arrival), counted = self._measured, self._measured[0].counted
+        sites = refused_alone(self.sites, measured, arrival)
         alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
-        every = ranked([*([] if counted is None else counted.findings), *self.measured.of_norm, *alone])
+        every = ranked([*([] if counted is None else counted.findings), *measured.of_norm, *alone])
         return [str(each) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:

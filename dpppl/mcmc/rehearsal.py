@@ -15,6 +15,7 @@ from dpppl.randomness import chacha
 from dpppl.types import BySite, Tree
 
 _MOST_STEPS = 1000
+_SMALLEST = 1e-18  # a step whose square float32 does not hold
 _FEW_NUMBERS = 10**6
 
 
@@ -44,6 +45,11 @@ def check_prior_stability(bound: BoundKernel, state: Tree, public: Tree, num_ste
     z = run_once(last, rehearsal, public, quickly=bound.num_latents * steps < _FEW_NUMBERS)
     if not all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(z)):
         step_sizes, _ = bound.kernel.schedule(int(state.i), 1)
+        if step_sizes[0] < _SMALLEST:
+            raise ConfigurationError(
+                f"steps of size {step_sizes[0]:.3g} are too small for float32, so no step was run or charged. Take a smaller "
+                "clipping_norm, less noise or a larger step_size."
+            )
         raise ConfigurationError(
             f"steps of size {step_sizes[0]:.3g} explode on the prior alone, whatever the data: no step was run or "
             "charged. Take more steps (num_samples) or a larger clipping_norm, which make the matched step smaller, a "

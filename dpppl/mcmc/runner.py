@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import jax
 import numpy as np
 import numpyro.infer
 
 from dpppl.access.norm_histogram import Norms
-from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.errors import BudgetExceededError, ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
 from dpppl.frame.locate import locator_or_none, prelude_charges
@@ -33,8 +34,12 @@ from dpppl.runs.driver import TRACING, drive, on_host
 from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.runs.session import Run
+from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
-from dpppl.validation import check_num_data, checked, checked_call, plain, positive_integer
+from dpppl.validation import check_num_data, checked, checked_call, full_signature, not_set, plain, positive_integer
+
+_FIXED = {"frame", "budget", *full_signature(PrivateRunner).parameters} - {"print_cost"}
+"""Attributes that are set once; others are NumPyro's, whose calls set them."""
 
 
 class MCMC(PrivateRunner, numpyro.infer.MCMC):
@@ -88,6 +93,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     _counted: CountedRows | None = None
     _warmed: Tree = None  # the state that `warmup` left
 
+    _NO_ARGUMENT: ClassVar = {"batch_size": f"it is the kernel's, whose {BATCH}"}
+
     @checked_call
     def __init__(
         self, kernel: DPKernel, *, num_warmup: int, num_samples: int, num_chains: int = 1, thinning: int = 1,
@@ -116,6 +123,12 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._first_start = kernel.start
+
+    def __setattr__(self, name: str, value: object) -> None:
+        is_found = getattr(getattr(type(self), name, None), "fset", self) is None
+        if is_found or (name in _FIXED and "_kernel" in vars(self)):
+            raise not_set(self, name)
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
@@ -173,7 +186,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         return None if resume is None or resume is self._warmed else Start.STATE
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
-        failed, measured = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
+        failed, found = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
+        measured = None if found is None else found[0]
         return chain_facts(self.calibrated_kernel(), charges, self.num_chains, self._inputs, failed, measured)
 
     @on_host
@@ -189,8 +203,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         kept = self.num_warmup // self.thinning if collect_warmup else 0
         self._execute(rng_key, args, kwargs, extra_fields, init_params, self.num_warmup, self.num_warmup, kept)
         self._warmed = self._warmup_state = self._last_state
-        if self.sampler.auto_norm and self._outcome is not None:
-            self._counted = self._outcome.measured.counted
+        if self.sampler.auto_norm and self._outcome is not None and self._outcome.measured is not None:
+            self._counted = self._outcome.measured[0].counted
 
     @on_host
     def run(
@@ -280,13 +294,16 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
 
         states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
-        ended = Outcome.of(chains, states, records, constrain, counted)
+        ended, of_states = Outcome.of(chains, states, records, constrain)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
+        with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
+            self._outcome = ended.judged(chains, of_states, counted)
+            measured, _ = self._outcome.measured or (None, None)
         if ended.failed:
             warnings.warn(f"chains {[*ended.failed]} hold values that are not finite; see the report.", stacklevel=5)
-        elif ended.measured.over_long:
-            warnings.warn(f"{ended.measured.too_long}.", stacklevel=5)
+        elif measured is not None and measured.over_long:
+            warnings.warn(f"{measured.too_long}.", stacklevel=5)
 
     def _begin(
         self, bound: BoundKernel, call: Call, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
@@ -321,7 +338,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
         - **allow_unconverged** - whether to return samples with elements that have not arrived without an UnconvergedWarning.
         """
-        warn_of(self._ended("get_samples").refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
+        ended = self._ended("get_samples")
+        warn_of(lambda: ended.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return super().get_samples(group_by_chain)
 
     @checked

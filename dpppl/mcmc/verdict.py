@@ -74,7 +74,7 @@ def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
     return f"{count} of {sum(np.size(own) for own in words.values())} ({sites})", sites
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reading(Verdict):
     """Which elements of a run's samples may be read.
 

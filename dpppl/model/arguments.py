@@ -16,7 +16,7 @@ from dpppl.data.sources import Source, fitted
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import public_values
-from dpppl.model.array_likes import ARRAYS, with_arrays
+from dpppl.model.array_likes import ARRAYS, read_by_entry, with_arrays
 from dpppl.types import Function, Tree
 from dpppl.validation import a, check_bound, checked_fields
 
@@ -64,7 +64,8 @@ class Arguments:
     - **leaves** - for each leaf its label, and whether it stands under Public.
     - **rows**, **public** - shapes of private and Public arrays, by label.
     - **static** - arguments that are not arrays, by label: settings, and values marked as Public.
-    - **missing** - arguments that are None, given or by default."""
+    - **missing** - arguments that are None, given or by default.
+    - **by_entry** - sentences on arguments that are read entry by entry; see `read_by_entry`."""
 
     names: tuple[str, ...]
     num_positional: int
@@ -74,6 +75,7 @@ class Arguments:
     public: Shapes
     static: dict[str, object] = field(repr=False)
     missing: tuple[str, ...] = ()
+    by_entry: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: Model, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> "Arguments":
@@ -100,7 +102,8 @@ class Arguments:
         missing = (*(n for n, value in zip(names, values) if value is None), *left_out)
         _check_rows(rows, static, missing)
         marks = tuple((label, is_public) for label, is_public, _ in leaves)
-        found = cls(tuple(names), len(args), treedef, marks, rows, public, static, missing)
+        by_entry = tuple(read_by_entry(names, [*args, *(kwargs[name] for name in sorted(kwargs))], _is_public))
+        found = cls(tuple(names), len(args), treedef, marks, rows, public, static, missing, by_entry)
         numbers = sum(public_values.is_setting(x) and not isinstance(x, str | None) for x in values)
         if numbers >= max(_MOST_NUMBERS, found.num_rows):
             raise ConfigurationError(

@@ -45,6 +45,21 @@ def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPubl
     return [_map(taken, n, v, is_leaf) for n, v in zip(labels, found)]
 
 
+def read_by_entry(labels: Sequence[str], values: Sequence[Tree], is_public: IsPublic) -> list[str]:
+    """A sentence on each private argument of which no type says what it holds, or whose type JAX lacks; of types alone."""
+    found = []
+    for label, value in zip(labels, values):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=lambda x: is_public(x) or _is_whole(x)):
+            words = leaf.table.by_entry if isinstance(leaf, Source) else ""
+            if is_list(leaf):
+                words = "a list: an entry that is not one number counts as missing (a word, a date, 1,5, a dict, a row)"
+            elif str(getattr(leaf, "dtype", "")).lower() == "uint64":
+                words = f"uint64: numbers above {np.iinfo(np.uint32).max:,}, as ids and hashes are, count as that one"
+            if words and not is_public(leaf):
+                found.append(f"argument '{label}{jax.tree_util.keystr(path)}' is {words}")
+    return found
+
+
 def is_list(value: object) -> bool:
     """Whether a list or tuple has an entry for each row, rather than columns: arrays, frames or lists longer than itself.
 
@@ -72,21 +87,35 @@ def _is_whole(value: Tree) -> bool:
 
 
 def check_indices(labels: Sequence[str], values: Sequence[object], is_public: IsPublic) -> None:
-    """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
+    """Refuse private frames and series of pandas whose rows are not in one order by their indices, or, beside what has none, not
+    in that of their numbers: arrays go by position.
 
-    The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
+    The refusal shows how two tables were joined or sorted, as one for their lengths does, and no value of either."""
     found: list[tuple[str, Foreign]] = []
+    without: list[tuple[str, Foreign]] = []
     for label, value in zip(labels, values):
         for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=lambda x: is_public(x) or _is_whole(x)):
             is_of_pandas = type(leaf).__module__.partition(".")[0] == "pandas"
+            where = label + jax.tree_util.keystr(path)
             if is_of_pandas and hasattr(leaf, "dtypes") and hasattr(leaf, "index"):
-                found.append((label + jax.tree_util.keystr(path), leaf.index))
+                found.append((where, leaf.index))
+            elif not is_public(leaf) and (is_list(leaf) or bool(getattr(leaf, "shape", None))):
+                without.append((where, leaf))
     for label, index in found[1:]:
         first, of_first = found[0]
         if len(index) == len(of_first) and not index.equals(of_first):
+            by_index = f"To match them by index, pass {label}.reindex({first}.index); " if index.is_unique else ""
             raise ConfigurationError(
-                f"arguments '{first}' and '{label}' have different indices, and rows are matched by position. To match them by "
-                f"index, pass {label}.loc[{first}.index]; if their positions match, pass {label}.to_numpy()."
+                f"arguments '{first}' and '{label}' have different indices, and rows are matched by position. {by_index}"
+                f"{'if' if by_index else 'If'} their positions match, pass {label}.to_numpy()."
+            )
+    for label, index in found:
+        other = next((name for name, leaf in without if len(leaf) == len(index)), None)
+        if other is not None and getattr(index.dtype, "kind", "") in "iu" and not index.is_monotonic_increasing:
+            raise ConfigurationError(
+                f"the rows of argument '{label}' are not in the order of its index, '{other}' has no index, and rows are matched "
+                f"by position. If '{other}' is in the order of the index, pass {label}.sort_index(); if their positions match, "
+                f"pass {label}.to_numpy()."
             )
 
 
@@ -104,6 +133,8 @@ def _as_array(label: str, value: Tree) -> Tree:
             f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
             f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
         )
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufc" and not value.dtype.isnative:
+        return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)):
         return value
     kind = f"argument '{label}' is a {type(value).__name__}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 import traceback
@@ -101,6 +102,11 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     args, kwargs = arguments.join(rows, public)
     with numpyro.validation_enabled(False), handlers.trace() as trace, bind:
         returned = model(*args, **kwargs)
+    if not trace and (inspect.isgenerator(returned) or inspect.iscoroutine(returned)):
+        returned.close()
+        raise UnsupportedModelError(
+            "the model yields or is async, so calling it runs none of it: write def, without yield."
+        )
     if callable(returned) and not trace:
         raise UnsupportedModelError(
             "the model has no site and returns a function: pass the function that it returns, model() in place of model."

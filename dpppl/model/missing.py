@@ -156,7 +156,8 @@ def _check_observed(split: Any) -> None:
         if scaled := [s["name"] for s in sites if s["scale"] is not None]:
             raise UnsupportedModelError(
                 f"site '{scaled[0]}' is scaled, and '{split.summed[0][0]}' is summed out in each row: the scale would be "
-                "inside the sum, no weight of the row; leave handlers.scale out, or use dpppl.NoiseAware(..., weights='weight')."
+                "inside the sum, no weight of the row; leave handlers.scale out, or use dpppl.NoiseAware(..., weights='weight', "
+                "max_weight=2.0)."
             )
         return {"observed": {s["name"]: s["given"] for s in sites if is_observed(s, split.data_plate)}}
 

@@ -1,7 +1,7 @@
 """Errors for models that cannot be split by rows. Each names the site, the cause and the cure, never a value."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -11,8 +11,8 @@ from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.rules import Kind, kind_of
 from dpppl.model.arguments import quoted as quoted
-from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, layers, unwrapped
-from dpppl.types import Traced
+from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, layers, scalar_of, unwrapped
+from dpppl.types import Distribution, Traced, Tree
 
 MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
@@ -224,18 +224,66 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
     )
 
 
+_BOUNDED = type(constraints.positive) | type(constraints.greater_than_eq(0.0)) | type(constraints.unit_interval)
+_MOST_OUTSIDE = 2.0  # sds of a prior above 0, below which more than a fiftieth of it is no parameter
+
+
 def check_parameters(site: Site) -> None:
     """Refuse a distribution with a parameter that is written in the model and outside of its range, as a scale below 0."""
-    bounded = type(constraints.positive) | type(constraints.unit_interval)
+    for fn, name, constraint in _bounded(site):
+        value = vars(fn).get(name)
+        is_written = isinstance(value, int | float | np.ndarray | np.generic)
+        is_written |= isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+        if is_written and not np.all(constraint(np.asarray(value))):
+            words = "between 0 and 1" if constraint is constraints.unit_interval else "positive"
+            raise UnsupportedModelError(
+                f"the {type(fn).__name__} of site '{site['name']}' has a {name} that is not {words}; correct it."
+            )
+
+
+def check_priors(trace: Mapping[str, Site]) -> None:
+    """Refuse a latent that is a constant, and one that is a scale, a rate or a probability and may be none under its prior."""
+    sites = [site for site in trace.values() if site["type"] == "sample"]
+    latents = {id(site["value"]): site for site in sites if not site["is_observed"]}
+    for name, fn in ((site["name"], unwrapped(site["fn"])) for site in latents.values()):
+        if type(fn).__name__ == "Delta":
+            raise UnsupportedModelError(
+                f"latent '{name}' is a Delta, which is a constant: write its value in the model."
+            )
+    for site in sites:
+        for fn, name, constraint in _bounded(site):
+            latent = latents.get(id(vars(fn).get(name)))
+            if latent is not None and _may_be_outside(latent["fn"], constraint):
+                words, link = (
+                    ("between 0 and 1", "jax.nn.sigmoid")
+                    if constraint is constraints.unit_interval
+                    else ("positive", "jnp.exp")
+                )
+                raise UnsupportedModelError(
+                    f"the {name} of site '{site['name']}' is latent '{latent['name']}', whose prior is not {words}: give it one "
+                    f"that is, or write {link}({latent['name']})."
+                )
+
+
+def _bounded(site: Site) -> Iterator[tuple[Distribution, str, Tree]]:
+    """The parameters of a site's distribution that are positive or probabilities."""
     for fn in layers(site["fn"]):
         for name, constraint in fn.arg_constraints.items():
-            value = vars(fn).get(name)
-            is_written = isinstance(constraint, bounded) and isinstance(value, int | float | np.ndarray | np.generic)
-            if is_written and not np.all(constraint(value)):
-                words = "between 0 and 1" if constraint is constraints.unit_interval else "positive"
-                raise UnsupportedModelError(
-                    f"the {type(fn).__name__} of site '{site['name']}' has a {name} that is not {words}; correct it."
-                )
+            if isinstance(constraint := scalar_of(constraint), _BOUNDED):
+                yield fn, name, constraint
+
+
+def _may_be_outside(prior: Distribution, constraint: Tree) -> bool:
+    """Whether more than a fiftieth of a prior on the real line is outside, by its mean and variance where these are written."""
+    if not isinstance(scalar_of(prior.support), type(constraints.real)):
+        return False
+    try:
+        with jax.ensure_compile_time_eval():
+            mean, sd = np.asarray(prior.mean), np.sqrt(np.asarray(prior.variance))
+    except Exception:  # parameters that are latents, or a law without moments
+        return False
+    high = mean + _MOST_OUTSIDE * sd if constraint is constraints.unit_interval else 0.0
+    return bool(np.any((mean - _MOST_OUTSIDE * sd < 0.0) | (high > 1.0)))
 
 
 def check_shape(site: Site) -> None:

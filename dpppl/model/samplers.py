@@ -38,7 +38,12 @@ def drawn(fn: Distribution, key: object, sample_shape: tuple[int, ...] = ()) -> 
     draw = _DRAWS.get(type(distribution))
     if draw is None:
         return fn.sample(key, sample_shape)
-    return draw(distribution, key, shape).astype(jax.eval_shape(distribution.sample, key).dtype)
+    found = draw(distribution, key, shape)
+    try:
+        dtype = jax.eval_shape(distribution.sample, key).dtype
+    except (TypeError, ValueError):  # NumPyro's samplers take no total_count of floats, and no censored Student-t law
+        dtype = jnp.result_type(int) if distribution.support.is_discrete else found.dtype
+    return found.astype(dtype)
 
 
 def _poisson_of(rate: jax.Array, key: jax.Array, stream: int = 0) -> jax.Array:
@@ -124,6 +129,12 @@ def _beta(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) ->
     return jnp.clip(1.0 / (1.0 + y / x * jnp.exp(e - f)), limits.tiny, 1.0 - limits.epsneg)
 
 
+def _beta_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second = jax.random.split(key)
+    beta = dist.Beta(distribution.concentration1, distribution.concentration0)
+    return _binomial(dist.BinomialProbs(_beta(beta, first, shape), distribution.total_count), second, shape)
+
+
 def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
@@ -201,5 +212,6 @@ _DRAWS: dict[type, Function] = {
     **dict.fromkeys((dist.Gamma, dist.Chi2), _gamma_of),
     dist.InverseGamma: lambda d, key, shape: d.rate / _gamma(d.concentration, key, shape),
     dist.Beta: _beta,
+    dist.BetaBinomial: _beta_binomial,
     **dict.fromkeys((dist.ZeroInflatedPoisson, ZeroInflatedProbs, ZeroInflatedLogits), _zero_inflated),
 }

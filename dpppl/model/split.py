@@ -272,6 +272,10 @@ def split_model(
         raise ConfigurationError(
             f"the model is {'None' if model is None else a(type(model).__name__)}; pass the function that has the NumPyro sites."
         )
+    if not isinstance(data_plate, str | None):
+        raise ConfigurationError(
+            f"data_plate is the name of a plate, data_plate='data', got {a(type(data_plate).__name__)}."
+        )
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with handlers.failing_explained(arguments.words), handlers.explained():
@@ -348,6 +352,7 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
     def run(rows: Arrays, public: Arrays) -> Tree:
         with numpyro.handlers.seed(rng_seed=0):
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
+        refusals.check_priors(trace)
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}

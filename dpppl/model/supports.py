@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from dpppl.model import censoring
@@ -45,7 +46,8 @@ def first_values(split: SplitModel) -> Arrays:
 
 def codes(split: SplitModel) -> tuple[str, ...]:
     """For each observed site that does not take every real number, which values it takes and how to code others; and for each
-    table that rows index, which ids. Looks at no data."""
+    table that rows index, which ids; last, how arguments without a type are read. Looks at no data. Made when a run is bound to
+    its arguments: before anything is charged."""
     found: dict[str, str] = {}
 
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
@@ -56,10 +58,23 @@ def codes(split: SplitModel) -> tuple[str, ...]:
             elif not isinstance(scalar_of(fn.support), type(constraints.real)):
                 found[name] = f"site '{name}': {_code(unwrapped(fn), scalar_of(fn.support))}"
             if censoring.is_censored(fn) and censoring.declared(site):
-                found[name] += "; times and indicators must agree with the declared censoring times"
+                agree = "times and indicators must agree with the declared censoring times"
+                found[name] = f"{found[name]}; {agree}" if name in found else f"site '{name}': {agree}"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
-    return (*dict.fromkeys(found.values()), *_ids(split))
+    return (*dict.fromkeys(found.values()), *_ids(split), *split.arguments.by_entry)
+
+
+def poisson_sites(split: SplitModel) -> tuple[str, ...]:
+    """Names of the observed sites whose law is Poisson's."""
+    found: list[str] = []
+
+    def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
+        sites = observed(split, z, row, public)
+        found[:] = [site["name"] for site in sites if isinstance(unwrapped(site["fn"]), dist.Poisson)]
+
+    jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
+    return tuple(found)
 
 
 def _ids(split: SplitModel) -> list[str]:

@@ -11,6 +11,7 @@ from dpppl.likelihood.symmetry import symmetries
 from dpppl.likelihood.unnamed import cure_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes, poisson_sites
 from dpppl.model.units import responses_of, split_in_units
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.row_statistics.coordinates import Coordinates
@@ -28,7 +29,9 @@ class BoundModel:
     - **rows**, **public** - the private arrays, (N, ...), and the Public arrays, by label.
     - **symmetric** - the latents that may change places or signs, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
-    - **constrain** - from latents of all samples and `public` to sites, as it was proved."""
+    - **constrain** - from latents of all samples and `public` to sites, as it was proved.
+    - **codes** - which values the observed sites take; see `supports.codes`.
+    - **poisson** - the observed sites whose law is Poisson's."""
 
     split: SplitModel
     coordinates: Coordinates
@@ -38,6 +41,8 @@ class BoundModel:
     symmetric: tuple[str, ...]
     unnamed: str | None
     constrain: Function
+    codes: tuple[str, ...]
+    poisson: tuple[str, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,6 +64,11 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         if weights is not None and (weights.name not in split.row or split.row[weights.name].shape):
             raise ConfigurationError(f"{weights.name} must be an array that holds one weight a row, (N,).")
         coordinates = Coordinates.of(split, public, settings.coordinates)
+        if not coordinates.dimension:
+            raise UnsupportedModelError(
+                "no latent enters the likelihood, so the rows inform none: use a latent in the distribution of an observed "
+                "site, or draw from the prior, numpyro.infer.Predictive(model, num_samples=1000)."
+            )
         if coordinates.dimension > MOST_LATENTS:
             raise ConfigurationError(
                 f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
@@ -78,5 +88,5 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
     return BoundModel(
         split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
-        constrain=constrain, unnamed=unnamed,
+        constrain=constrain, unnamed=unnamed, codes=codes(split), poisson=poisson_sites(split),
     )  # fmt: skip

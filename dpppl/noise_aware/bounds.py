@@ -80,7 +80,9 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     believed = np.minimum(roots.middles, roots.quantile(max(0.5, 1.0 - roots.unseen)))
     lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
     kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
-    error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
+    error = (
+        candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
+    )
     # Early looks correct a curvature for what its bound cuts off, on average over directions.
     late = expected.is_late
     best = int(np.argmin((error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2))
@@ -97,10 +99,10 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
 def chosen_norm(
     norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
 ) -> float:
-    """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error of privacy (of early
-    looks all error), on average over directions, by at most `MOST_ADDED`. Of a model that does not fit, by the ranks of
-    responses, what clipping may move estimates by is part of that error. Up to `_HIDDEN` times the longest believed row, and no
-    longer than where clipping moves estimates by a `negligible` number of sds.
+    """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error of privacy (of
+    early looks all error) by at most `MOST_ADDED`. What clipping may move estimates by, where ranks of responses speak against
+    the model, is part of that error. Up to `_HIDDEN` times the longest believed row, and no longer than where clipping moves
+    estimates by a `negligible` number of sds.
 
     - **noise** - the variance of the noise in the sum of scores, in units of the squared norm.
     - **informed** - how many of `num_rows` inform the posterior.

@@ -1,13 +1,13 @@
 """From the releases of a run to its verdict, samples and summary, without a look at private values."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from numpyro.diagnostics import print_summary
 
 from dpppl.findings.learned import Learned
-from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel
@@ -46,23 +46,42 @@ def looked(
     return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
 
 
-def concluded(
+class Drawn(NamedTuple):
+    """A posterior.
+
+    - **mixture** - of the coordinates; **z** - draws by site, unconstrained, (num_samples, ...).
+    - **problem** - what is wrong with the draws, or None.
+    - **is_modelled** - whether scores vary as the model has it."""
+
+    mixture: Mixture
+    z: dict[str, Tree]
+    problem: str | None
+    is_modelled: bool
+
+
+def drawn(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool,
-) -> tuple[Mixture, Verdict, dict[str, Tree]]:  # fmt: skip
-    """The posterior, the verdict on it, and samples by site."""
-    coordinates, prior = bound.coordinates, releases.prior
-    mixture = Mixture.of(found.modelled if is_modelled else found.surrogate, prior)
-    names, num_rows = coordinates.names(), bound.split.num_rows
-    verdict = Verdict.from_releases(found, mixture.moments(), prior, names, num_rows)
+) -> tuple[Drawn, dict[str, Tree]]:  # fmt: skip
+    """The posterior, and samples by site."""
+    mixture = Mixture.of(found.modelled if is_modelled else found.surrogate, releases.prior)
     with TRACING:
-        z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
+        sampling = bound.coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples
+        z, problem = posterior.draw(*sampling)
+        return Drawn(mixture, z, problem, is_modelled), bound.constrain(z, bound.public)
+
+
+def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, of: Drawn) -> Verdict:
+    """The verdict on a posterior."""
+    coordinates, prior, z = bound.coordinates, releases.prior, of.z
+    names, num_rows = coordinates.names(), bound.split.num_rows
+    codes = bound.codes + (() if settings.weights is None else (settings.weights.code,))
+    verdict = Verdict.from_releases(found, of.mixture.moments(), prior, names, num_rows, settings.rows_per_unit)
+    with TRACING:
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
-        verdict = replace(
-            verdict, sampler=problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
-            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=supports.codes(bound.split),
-            in_units=settings.rows_per_unit > 1,
-            widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
+        return replace(
+            verdict, sampler=of.problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
+            symmetric=bound.symmetric, unnamed=bound.unnamed, codes=codes, poisson=bound.poisson,
+            widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not of.is_modelled),
         )  # fmt: skip
-        return mixture, verdict, bound.constrain(z, bound.public)

@@ -138,22 +138,23 @@ class ReleasedCurvature(NamedTuple):
         unit, unit_j = at.curvature_bound / (at.kept * unit_a), at.norm**2 / unit_j
         products = values["A"][numbers:].reshape(len(basis.scales), -1) * unit
         curvature, score_variance = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
-        return cls(curvature, sigma * unit, products, score_variance, sigma * unit_j, most_scores)
+        stds = float(sigma * unit), float(sigma * unit_j)
+        return cls(curvature, stds[0], products, score_variance, stds[1], most_scores)
 
     @classmethod
     def mean(cls, each: Iterable["ReleasedCurvature"]) -> "ReleasedCurvature":
         """The precision-weighted mean of some in one basis, with the same bounds."""
         found = list(each)
 
-        def mean(name: str, std: str) -> tuple[Array, float]:
-            weights = np.array([getattr(one, std) for one in found]) ** -2.0
+        def mean(arrays: list[Array], stds: list[float]) -> tuple[Array, float]:
+            weights = np.array(stds) ** -2.0
             total = float(np.sum(weights))
-            values = np.array([getattr(one, name) for one in found])
-            return np.asarray(np.tensordot(weights / total, values, 1)), float(total**-0.5)
+            return np.asarray(np.tensordot(weights / total, np.array(arrays), 1)), float(total**-0.5)
 
-        (products, _), scores = mean("products", "curvature_std"), mean("score_variance", "score_variance_std")
-        (curvature, std), (scores, scores_std) = mean("curvature", "curvature_std"), scores
-        return cls(curvature, std, products, scores, scores_std, found[0].most_scores)
+        stds = [one.curvature_std for one in found]
+        curvature, std = mean([one.curvature for one in found], stds)
+        scores, scores_std = mean([one.score_variance for one in found], [one.score_variance_std for one in found])
+        return cls(curvature, std, mean([x.products for x in found], stds)[0], scores, scores_std, found[0].most_scores)
 
     def posterior(self, basis: Basis, covariance: Array, count: int) -> Curvature:
         """Draws of the curvature, where u has this prior covariance."""

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
+from dpppl.findings.directions import together
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome
@@ -97,6 +98,7 @@ class Measured(Fit):
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the bounds of late looks.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
+    - **together** - the latents that are known only together.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
     - **curvature** - which part of it was released.
@@ -108,7 +110,7 @@ class Measured(Fit):
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
-    - **in_units** - whether a row is a unit of several.
+    - **poisson** - the observed sites whose law is Poisson's.
     - **widths** - what the released variance of scores says beside the model's."""
 
     arrival: float
@@ -119,6 +121,7 @@ class Measured(Fit):
     norms: tuple[float, float]
     cut: float = 1.0
     resolved: float = 1.0
+    together: tuple[str, ...] = ()
     farthest: tuple[str, float] = ("", 0.0)
     pull: Pull = field(default=Pull())
     curvature: str = "full"
@@ -130,23 +133,27 @@ class Measured(Fit):
     symmetric: tuple[str, ...] = ()
     unnamed: str | None = None
     codes: tuple[str, ...] = ()
-    in_units: bool = False
+    poisson: tuple[str, ...] = ()
     widths: Widths = field(default=Widths())
 
     @classmethod
-    def from_releases(cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int) -> Self:
-        """`found`: moments of the posterior."""
+    def from_releases(
+        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1
+    ) -> Self:
+        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
         sd, scalars = np.sqrt(found.variance), run.scalars
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess, along, run.sampled)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess, along, run.sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
+        spread = run.covariance[0] if prior.is_full else np.eye(1)
         return cls(
             **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved,
             norms=(run.norm, run.curvature_bound), curvature=prior.released_part,
             arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - run.earlier.mean) / np.sqrt(run.earlier.variance))),
             pull=Pull.of(run, prior, names), widths=Widths.of(run, prior, names), learned=dict(zip(names, map(float, learned))),
+            together=together(names, spread),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
         )  # fmt: skip
 
@@ -173,4 +180,4 @@ class Measured(Fit):
     def has_impossible(self) -> bool:
         """Whether more responses are next to impossible than noise explains."""
         share, std = self.impossible
-        return share >= MOST_IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
+        return share >= MOST_IMPOSSIBLE and share >= STANDS_OUT * std

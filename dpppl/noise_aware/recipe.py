@@ -22,7 +22,7 @@ from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Directions, Fit, Scalars
-from dpppl.row_statistics.matrices import Array, eigh, times
+from dpppl.row_statistics.matrices import Array, eigh, posterior_covariance, root_of, times
 from dpppl.row_statistics.plan import EARLY, Plan
 from dpppl.row_statistics.statistics import units
 
@@ -100,25 +100,34 @@ class Line(NamedTuple):
         weights = np.array([own.curvature_std, scale * self.error]) ** -2.0
         error, weights = float(np.sum(weights) ** -0.5), weights / np.sum(weights)
         values, vectors = eigh(weights[0] * own.curvature + weights[1] * scale * self.curvature)
-        root = vectors * np.sqrt(np.maximum(values, _FLOOR * error))[:, None, :]
-        h = self.basis.real(root @ root.swapaxes(1, 2))
-        step, precision = np.zeros_like(at), np.linalg.inv(covariance)
-        spread = np.linalg.inv(self.information + precision)
+        h = (vectors * np.maximum(values, _FLOOR * error)[:, None, :]) @ vectors.swapaxes(1, 2)
+        line, (mean, spread) = self._replace(curvature=h), self.posterior(covariance)
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
-            reach = np.sum(step**2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
+            reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
             variance = look.std**2 + error**2 / 2.0 * reach
-            information = self.information + h @ h / variance
-            spread = np.linalg.inv(information + precision)
             pull = self.pull + times(h, look.scores + times(h, at)) / variance
-            mean = times(spread, pull)
-            step = mean - at
+            line = line._replace(information=self.information + h @ h / variance, pull=pull)
+            mean, spread = line.posterior(covariance)
+        step = mean - at
         apart = float(np.sum(step * times(h, step))) / dimension
-        inverse = np.linalg.inv(root)
-        known, turn = eigh(inverse @ information @ inverse.swapaxes(1, 2))
-        kept = 1.0 / (1.0 + _SLOPE**2 * apart * np.maximum(known, 0.0))
-        back = root @ (turn * kept[:, None, :]) @ turn.swapaxes(1, 2) @ inverse
         error = float(np.hypot(error, _SLOPE * np.tanh(np.sqrt(apart)) * size(h)))
-        return Line(self.basis, back @ information, times(back, pull), h, error), mean
+        return line._spread_by(_SLOPE**2 * apart)._replace(curvature=self.basis.real(h), error=error), mean
+
+    def _spread_by(self, by: float) -> "Line":
+        """The same where its place has a further variance, by this factor the inverse of the curvature."""
+        values, vectors = eigh(self.curvature)
+        roots = np.sqrt(np.maximum(values, np.max(values) * 1e-12 + 1e-200))[:, None, :]
+        root, inverse = vectors * roots, (vectors / roots).swapaxes(1, 2)
+        known, turn = eigh(inverse @ self.information @ inverse.swapaxes(1, 2))
+        back = root @ (turn / (1.0 + by * np.maximum(known, 0.0))[:, None, :]) @ turn.swapaxes(1, 2) @ inverse
+        return self._replace(information=back @ self.information, pull=times(back, self.pull))
+
+    def posterior(self, covariance: Array) -> tuple[Array, Array]:
+        """The posterior's mean (k, b) and covariance (k, b, b), with the sampling of rows, under a normal prior around u = 0."""
+        sampled = self._spread_by(1.0)
+        information = (sampled.information + sampled.information.swapaxes(1, 2)) / 2.0
+        found = posterior_covariance(information, root_of(covariance))
+        return times(found, sampled.pull), found
 
 
 class Outcome(NamedTuple):
@@ -178,8 +187,7 @@ def run_recipe(
         is_late, basis = number >= EARLY, line.basis
         covariance = basis.covariance_of_u(prior.covariance(basis))
         if number <= EARLY:
-            believed = np.linalg.inv(line.information + np.linalg.inv(covariance))
-            sketch = Sketch.drawn(basis, believed, np.random.default_rng(number))
+            sketch = Sketch.drawn(basis, line.posterior(covariance)[1], np.random.default_rng(number))
             at = at._replace(basis=basis._replace(sketch=sketch.columns))
         access, noise = next(accesses)
         if access.kind is Kind.SCALARS:
@@ -198,9 +206,8 @@ def run_recipe(
         moved *= min(1.0, _STEP / max(float(np.max(np.abs(moved / prior.scales))), 1e-30))
         at = at._replace(point=at.point + moved)
         if number == EARLY - 1:
-            noisy = np.linalg.inv(np.linalg.inv(line.information) + np.linalg.inv(line.curvature))
-            earlier = np.linalg.inv(noisy + np.linalg.inv(covariance))
-            belief = Known(prior.mean + basis.to_latents(mean), basis.variances(earlier))
+            mean, spread = line.posterior(covariance)
+            belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
         if not is_late:
             at, line = _turned(at, line, look, sketch, prior, power)
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
@@ -210,7 +217,7 @@ def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: in
     """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores; see `Fit`."""
     basis, h = at.basis, line.curvature
     covariance = basis.covariance_of_u(prior.covariance(basis))
-    spread = np.linalg.inv(line.information + np.linalg.inv(covariance))
+    spread = line.posterior(covariance)[1]
     directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - prior.mean), h, num_rows)
     values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
     excess = float(np.trace(h @ spread, axis1=1, axis2=2).sum()) / basis.layout.dimension

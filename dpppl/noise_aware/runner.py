@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions.transforms import IndependentTransform
 
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConclusionError, ConfigurationError, concluding
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
@@ -165,10 +165,17 @@ class NoiseAware(NoiseAwareSettings):
         return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, [charge], origin)
 
     def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
-        """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
-        concluded = conclusion.concluded(self, bound, self.releases, found, key, is_modelled)
-        self._mixture, self._verdict, self._samples = concluded
-        self._provenance = self._provenance.ended(Status.COMPLETE)
+        """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""
+        again = (
+            "sample_again(dpppl.secret_key(), ...) with the arguments of run makes samples and verdict of it at no cost"
+        )
+        with concluding("samples", again):
+            given = self, bound, self.releases, found
+            found_posterior, samples = conclusion.drawn(*given, key, is_modelled)
+            self._mixture, self._samples, self._verdict = found_posterior.mixture, samples, None
+            self._provenance = self._provenance.ended(Status.COMPLETE)
+        with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {again}"):
+            self._verdict = conclusion.judged(*given, found_posterior)
 
     @property
     def releases(self) -> Released:
@@ -178,6 +185,10 @@ class NoiseAware(NoiseAwareSettings):
     @property
     def verdict(self) -> Verdict:
         """The verdict on the last run, from its releases."""
+        if self._verdict is None and self._samples is not None:
+            raise ConclusionError(
+                "the verdict of the last run could not be computed; sample_again tries it once more, for free."
+            )
         return after_run(self._verdict, "verdict")
 
     @checked
@@ -187,7 +198,7 @@ class NoiseAware(NoiseAwareSettings):
         - **group_by_chain** - whether to put an axis of length 1 first.
         - **allow_unconverged** - whether to return samples that the verdict refuses without an UnconvergedWarning."""
         found = after_run(self._samples, "get_samples")
-        warn_of(self.verdict.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
+        warn_of(lambda: self.verdict.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return jax.tree.map(lambda x: x[None] if group_by_chain else x, found)
 
     @checked
@@ -217,7 +228,7 @@ class NoiseAware(NoiseAwareSettings):
         look significant by chance: give each null higher prior odds, or use `uncertainty.discoveries`.
         Raises ConfigurationError before `run`, and for a model whose unconstrained priors are not normal."""
         name = "bayes_factor"
-        mixture, verdict = after_run(self._mixture, name), after_run(self._verdict, name)
+        mixture = after_run(self._mixture, name)
         coordinates, releases = after_run(self._coordinates, name), after_run(self._releases, name)
         names = coordinates.names()
         if not releases.is_normal or element not in names:
@@ -226,7 +237,7 @@ class NoiseAware(NoiseAwareSettings):
                 "bayes_factor needs the name of a latent's element, in a model whose priors are all normal (or log-normal); "
                 f"{known}."
             )
-        warn_of(verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
+        warn_of(lambda: self.verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
         number, prior = names.index(element), releases.prior
         split, site, transforms = coordinates.split, coordinates.site_of[element], {}
 

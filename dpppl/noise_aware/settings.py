@@ -58,8 +58,9 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
 
     _first_start = Start.PRIOR_MEAN
     _NO_ARGUMENT: ClassVar = {
-        "subsampling": "every access of NoiseAware looks at all rows, since at equal epsilon subsampling would only raise the "
-        "noise of its averaged gradients; leave subsampling out."
+        name: "every access of NoiseAware looks at all rows, since at equal epsilon subsampling would only raise the "
+        f"noise of its averaged gradients; leave {name} out."
+        for name in ("subsampling", "batch_size")
     }
 
     @checked_call

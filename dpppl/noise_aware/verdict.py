@@ -7,6 +7,7 @@ import numpy as np
 
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
+from dpppl.findings.directions import add_up
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import LEAST_LEARNED, Measured
@@ -20,7 +21,7 @@ LEAST_CHANCE = 0.002  # by chance in one run of 500
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict(Measured, verdict.Verdict):
     """The verdict on a run: `CHECKS` on its numbers."""
 
@@ -112,7 +113,7 @@ def ignored(run: Measured) -> Sequence[Finding]:
 def unfinished(run: Measured) -> Found:
     """The run has not converged."""
     far = _conflict(run)
-    cure = far or run.unnamed or _MORE
+    cure = far or run.unnamed or add_up(run.together) or _MORE
     most_arrival, most_disagreement, most_scatter = 2.0, 8.0, 0.1
     if not run.arrival < most_arrival:
         yield refused(f"scores were summed {run.arrival:.1f} sd away from the posterior mean: {cure}.")
@@ -131,7 +132,8 @@ def failed(run: Measured) -> Found:
     if run.sampler is not None:
         yield refused(f"{run.sampler}: write the model with better scaled latents.")
     if run.is_prior:
-        yield care("nothing was learned: the samples are the prior's", "raise the budget.")
+        cure = "raise the budget, and check masks, weights and the coding of the data: rows that count for nothing look the same."
+        yield care("nothing was learned: the samples are the prior's", cure)
 
 
 def _conflict(run: Measured) -> str:
@@ -172,7 +174,7 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
         yield note(
             f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
             "those without privacy under the same model, but for a few extreme rows that noise hides, which may move the latter "
-            "alone; intervals and predictions are the model's."
+            f"alone; intervals and predictions are the model's.{_of_events(run)}"
         )
     elif run.symmetric:
         yield refused(
@@ -181,7 +183,17 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
             "order the latents in the prior (dist.transforms.OrderedTransform), and use a richer model if that fits no better.",
         )
     else:
-        yield refused(f"the model is wrong: {lines}; {moved}", "use a richer model.")
+        yield refused(f"the model is wrong: {lines}; {moved}", f"use a richer model.{_of_events(run)}")
+
+
+def _of_events(run: Measured) -> str:
+    """What to write for events that were taken for counts, with their time as exposure."""
+    return "".join(
+        f" If '{site}' counts the one event that ends a row's time (0 or 1), it is not Poisson: numpyro.sample('time', "
+        f"dist.RightCensoredDistribution(dist.Exponential(rate), {site} == 0), obs=time, infer={{'censored_by': end}}), with end "
+        "the time that a row would have without an event, has the same likelihood."
+        for site in run.poisson
+    )
 
 
 def against(run: Measured, part: float = 1.0) -> Sequence[str]:
@@ -192,21 +204,19 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
     together_sure = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
     link_chance = 0.005  # of doubting a right model for its ranks by value
     skew_sure = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
-    unit_dispersion = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
     lines, (departure, chi_squared) = [], run.fit
     # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
     times = part * (1.0 if max(run.learned.values(), default=1.0) > 0.5 else unlearned_factor)
     share, std = run.impossible
     together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
     is_sure = chi_squared >= times * SURE or together >= times * together_sure
-    if is_sure and departure >= LEAST_DEPARTURE and run.harm[0] >= LEAST_HARM and not run.in_units:
+    if is_sure and departure >= LEAST_DEPARTURE and run.harm[0] >= LEAST_HARM:
         lines.append(
             f"by surprise, responses rank {run.rank[0]:.3f} ± {run.rank[1]:.3f} among its own (more than .5 if they are "
             f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees, and "
             f"{together:.0f} of 3 with responses that are next to impossible)"
         )
     coordinate, departure, chi_squared, count = run.link
-    times *= unit_dispersion if run.in_units else 1.0
     if run.harm[1] >= LEAST_HARM and chi_squared >= times * certain(link_chance / count):
         where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
         lines.append(
@@ -215,7 +225,7 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
         )
     departure, chi_squared = run.skew
     is_sure = chi_squared >= times * skew_sure and abs(departure) >= LEAST_DEPARTURE
-    if is_sure and run.harm[2] >= LEAST_HARM and not run.in_units:
+    if is_sure and run.harm[2] >= LEAST_HARM:
         lines.append(
             f"responses have another distribution than the model's: by value, the third moment of their ranks is "
             f"{departure:+.3f} (0 expected, chi-squared {chi_squared:.0f} of 1 degree)"
@@ -230,10 +240,11 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
 def of_scores(run: Measured) -> Found:
     """Rows of a unit are not as independent as the model has them; the model of a sandwich is wrong; or scores vary by more than
     the model and the noise of the release explain."""
-    if run.in_units and not (run.fit[1] < SURE or run.fit[0] < LEAST_DEPARTURE or run.harm[0] < LEAST_HARM):
+    alike, error = run.alike
+    if alike - STANDS_OUT * error > 1.1:
         yield care(
-            f"rows of one unit are correlated, or of another law than the model's (units rank {run.rank[0]:.3f} ± "
-            f"{run.rank[1]:.3f} by surprise): read means and their intervals, which count it, not scales."
+            f"rows of one unit are correlated (sums of their ranks vary {alike:.1f} ± {error:.1f} times as much as of "
+            "independent rows): read means and their intervals, which count it, not scales."
         )
     ratio, std, latent, wider, is_sandwich = run.widths
     if is_sandwich and against(run):
@@ -257,7 +268,7 @@ def of_looks(run: Measured) -> Found:
         yield care(
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
-            "raise the budget, take fewer latents, or predict by dpppl.SVI.",
+            f"{add_up(run.together) or 'raise the budget, take fewer latents, or predict by dpppl.SVI'}.",
         )
     if run.agreement >= skewed_disagreement and not any(unfinished(run)):
         yield care(
@@ -267,7 +278,9 @@ def of_looks(run: Measured) -> Found:
 
 
 def of_latents(run: Measured) -> Found:
-    """Latents that can change places, or that are too many to know the sd among them."""
+    """Latents that are known only together, that can change places, or that are too many to know the sd among them."""
+    if run.together:
+        yield note(f"{add_up(run.together)}.")
     if run.symmetric:
         yield care(
             f"the model stays the same when {'; or '.join(run.symmetric)}: its posterior has as many modes, of which the "

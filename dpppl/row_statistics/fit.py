@@ -91,6 +91,53 @@ def impossible(log_probs: jax.Array, weights: jax.Array, size: Scalar = 1) -> tu
     return found[0], found[0] - found @ weights
 
 
+class Ranks(NamedTuple):
+    """The ranks of a row, or of a unit.
+
+    - **possible** - whether the response is not next to impossible; **departure** - see `impossible`.
+    - **moments**, **variances** - see `moments_of_rank`; the variances (4,) in the `Order`, under the model or squares of a unit.
+    - **by_value** - signed ranks by value along directions, and their third moment, (k + 1,), in units of `LINK` and `SKEW`.
+    - **signed** - the rank by value."""
+
+    possible: jax.Array
+    departure: jax.Array
+    moments: jax.Array
+    variances: jax.Array
+    by_value: jax.Array
+    signed: jax.Array
+
+
+def ranked(log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, size: Scalar) -> Ranks:
+    """The ranks of a row; the arguments are those of `numbers`."""
+    log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
+    moments, variances = moments_of_rank(log_probs, weights)
+    signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
+    skewed = skewness(signed, weights)
+    signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
+    # The variance of the row's responses is in all squares, and no sign should follow it alone.
+    signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0)
+    by_value = jnp.append(signed[0] * signs * (LINK / np.sqrt(len(squares))), skewed[0] * SKEW)
+    variances = jnp.concatenate([variances, jnp.stack([signed**2 @ weights, skewed**2 @ weights])])
+    is_impossible, departure = impossible(log_probs, weights, size)
+    return Ranks(is_impossible == 0.0, departure, moments, variances, by_value, signed[0])
+
+
+def ranked_unit(rows: Ranks, mask: jax.Array) -> Ranks:
+    """The ranks of a unit: sums over its rows (k, ...) that the `mask` keeps, over k^(1/2).
+
+    Given what came before it, a row's ranks have mean zero, so sums have it, too, where the number of a unit's rows depends on
+    what they observe: the rows of a person who is followed up to an event. Ranks of totals, among totals of as many rows, do
+    not. Squares stand for variances, since rows of a unit may be correlated: of both moments, of the sum of ranks by value, and
+    the sum of their squares, as much on average where rows are independent."""
+    counts, root = mask & rows.possible, np.sqrt(len(mask))
+    total = lambda each: jnp.sum(jnp.where(counts[:, None], each, 0.0), axis=0) / root  # noqa: E731
+    moments, by_value = total(rows.moments), total(rows.by_value)
+    signed = total(rows.signed[:, None])[0]
+    variances = jnp.concatenate([moments**2, jnp.stack([signed**2, total(rows.signed[:, None] ** 2)[0] / root])])
+    departure = jnp.sum(jnp.where(mask, rows.departure, 0.0)) / len(mask)
+    return Ranks(jnp.array(True), departure, moments, variances, by_value, signed)
+
+
 def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
     is_outside: jax.Array, share: Numbers | float = 1.0, size: Scalar = 1,
@@ -105,21 +152,19 @@ def numbers(
     - **share** - its survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their variances
       by its square.
     - **size** - how many numbers it observes."""
-    log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
-    moments, variances = moments_of_rank(log_probs, weights)
-    signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
-    skewed = skewness(signed, weights)
-    signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
-    # The variance of the row's responses is in all squares, and no sign should follow it alone.
-    signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0)
-    by_value = jnp.append(signed[0] * signs * (LINK / np.sqrt(len(squares))), skewed[0] * SKEW)
-    variances = share**2 * jnp.concatenate([variances, jnp.stack([signed**2 @ weights, skewed**2 @ weights])])
-    with_flags = jnp.concatenate([variances, flags.astype(variances.dtype)])
-    is_impossible, departure = impossible(log_probs, weights, size)
+    return assembled(ranked(log_probs, values, weights, squares, size), flags, speaks, is_outside, share)
+
+
+def assembled(
+    found: Ranks, flags: jax.Array, speaks: jax.Array, is_outside: jax.Array, share: Numbers | float = 1.0
+) -> jax.Array:
+    """`numbers` of what was `ranked`."""
+    possible, departure, moments, variances, by_value, _ = found
+    with_flags = jnp.concatenate([share**2 * variances, flags.astype(variances.dtype)])
     fits = jnp.concatenate([FIT * moments * share, variance_unit(len(flags)) * with_flags, by_value * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     counts = jnp.where(speaks, departure * share, 0.0)[None], jnp.where(speaks, 0.0, silent)
-    return jnp.concatenate([*counts, jnp.where(speaks & (is_impossible == 0.0), fits, 0.0)])
+    return jnp.concatenate([*counts, jnp.where(speaks & possible, fits, 0.0)])
 
 
 class Directions(NamedTuple):
@@ -175,8 +220,10 @@ class Fit:
     - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
     - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
       all scores were clipped.
-    - **squared_harm** - the squares of `harm` that are expected, the largest: departures are believed to be `_TYPICAL` sds, and what
-      was released moves that as far as its noise allows.
+    - **squared_harm** - the squares of `harm` that are expected, the largest: departures are believed to be `_TYPICAL` sds, and
+      what was released moves that as far as its noise allows.
+    - **alike** - of units, by what the variance of sums of ranks by value is multiplied where rows are as they are and not
+      independent, and the standard error of that.
     - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs."""
 
     outside: float = 0.0
@@ -192,22 +239,29 @@ class Fit:
     harm: tuple[float, ...] = (0.0, 0.0, 0.0)
     squared_harm: float = 0.0
     unseen: float = 0.0
+    alike: tuple[float, float] = (1.0, 0.0)
 
     @classmethod
     def from_sums(
         cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, along: Sequence[str],
-        sampled: float = 1.0,
+        sampled: float = 1.0, rows_per_unit: int = 1,
     ) -> "Fit":  # fmt: skip
         """`noise_std`: of the sums; `excess`, `sampled`: see `Stage`, moments scatter more where the point is not the truth;
-        `along`: names of the coordinates along which rows were compared."""
+        `along`: names of the coordinates along which rows were compared; `rows_per_unit`: the most rows of a unit, over all of
+        which ranks are then means (of one that has fewer the others count as right)."""
         num_flags = len(values) - Order(0, len(along)).size
         unit, length = variance_unit(num_flags), LINK / np.sqrt(len(along))
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
         shares, moments, variances, flags, links, skews = Order(num_flags, len(along)).parts(values)
-        (unlikely, outside, missing), moments, links, skew = shares, moments / FIT, links / length, skews[0] / SKEW
-        stds = std / np.array([FIT, FIT, length, SKEW])
+        root = np.sqrt(rows_per_unit)  # see `ranked_unit`
+        units = root * np.array([FIT, FIT, length, SKEW])
+        (unlikely, outside, missing), skew = shares, skews[0] / units[3]
+        moments, links, stds = moments / units[0], links / units[2], std / units
+        alike = (1.0, 0.0) if rows_per_unit == 1 else _alike(variances[2], variances[3], std, num_rows)
+        if rows_per_unit > 1:  # the skewness of a rank has half of its variance
+            variances = np.append(variances[:2], np.max(variances[2:]) * np.array([1.0, 0.5]))
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
-        variances = np.minimum(_VARIANCES, np.maximum(variances / unit, 0.0) + 2.0 * std / unit)
+        variances = np.minimum(_VARIANCES, (np.maximum(variances, 0.0) + 2.0 * std) / (unit * rows_per_unit))
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
         farthest = int(np.argmax(np.abs(links)))
         departures = np.array([*moments, links[farthest], skew])
@@ -231,8 +285,16 @@ class Fit:
             skew=(float(skew), float(chi_squared[3])),
             harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
             squared_harm=float(num_rows * sampled * max(np.sum(believed[:2]) / 2.0, *believed[2:])),
-            unseen=(SURE * sampled) ** 0.5 * float(unseen),
+            unseen=(SURE * sampled) ** 0.5 * float(unseen), alike=alike,
         )  # fmt: skip
+
+
+def _alike(summed: float, alone: float, std: float, num_rows: int) -> tuple[float, float]:
+    """The `alike` of a `Fit`, from the release's numbers; `std`: of their noise."""
+    least = 2.0 * std  # else noise hides it
+    ratio = float(summed / max(alone, least))
+    spread = np.hypot(std / max(alone, least), ratio * np.sqrt(2.0 / num_rows))  # of the square of a nearly normal sum
+    return ratio, float(np.hypot(spread, ratio * std / max(alone, least)))
 
 
 def certain(chance: float) -> float:

@@ -76,10 +76,10 @@ class Accesses:
                     place = len(kept)
                     self.checkpoint.write(kept, done=done)
             found = jax.tree.map(lambda x: np.asarray(x, np.float64), found)
-            if bar is not None:
-                bar.update(1)
             if values is not None:
                 values.append(found)
+            if bar is not None:
+                bar.update(1)
             return found
 
         return ask

@@ -19,12 +19,12 @@ from dpppl.access.centring import averaged, binary_factor, centre, clipped, odds
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
-from dpppl.model.units import UnitResponses
+from dpppl.model.units import UnitResponses, parts
 from dpppl.row_program.hoist import value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.fit import numbers
+from dpppl.row_statistics.fit import Ranks, assembled, ranked, ranked_unit
 from dpppl.row_statistics.weights import Weights
 from dpppl.types import Numbers, Scalar, Tree
 
@@ -247,7 +247,9 @@ class RowStatistics:
         return self._mean(of, at, row, rest) / np.sqrt(2.0)
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """How well the row fits, see `fit.numbers`. In `directions` rows are compared."""
+        """How well the row fits, see `fit.numbers`; of a unit, its rows. In `directions` rows are compared."""
+        if isinstance(self.responses, UnitResponses):
+            return self._scalars_of_unit(self.responses, at, row, rest)
         log_probs, values, weights = self._alternatives(at, row, *rest)
         return self._mean(partial(self.scalars_of, at, row, rest[0], weights), at, row, rest, log_probs, values)
 
@@ -255,13 +257,34 @@ class RowStatistics:
         self, at: At, row: Tree, public: Tree, weights: jax.Array, found: Influence, log_probs: jax.Array, values: jax.Array,
     ) -> jax.Array:  # fmt: skip
         assert at.directions is not None
+        size = self.responses.size_of(unnumbered(row))
+        ranks = ranked(log_probs, values, weights, found.squares(at.directions), size)
+        return assembled(ranks, *self._flags(at, row, public, found), self._share(row))
+
+    def _scalars_of_unit(self, responses: UnitResponses, at: At, row: Tree, rest: Tree) -> jax.Array:
+        """Each row of the unit is compared with responses of its own law."""
+        (public, key), directions = rest, at.directions
+        assert directions is not None
+        rows, mask = parts(responses.of_rows.split, unnumbered(row))
+        alone = replace(self, responses=responses.of_rows)
+        keys = jax.random.split(jax.random.fold_in(key, row[ROW_NUMBER]), len(mask))
+
+        def of_row(one: Tree, key: jax.Array) -> Ranks:
+            one = one | {ROW_NUMBER: jnp.zeros((), jnp.int32)}
+            log_probs, values, weights = alone._alternatives(at, one, public, key)
+            squares = alone._influence(at, one, (public, key)).squares(directions) * len(mask)
+            return ranked(log_probs, values, weights, squares, responses.of_rows.size)
+
+        ranks = ranked_unit(jax.vmap(of_row)(rows, keys), mask)
+        return assembled(ranks, *self._flags(at, row, public, self._influence(at, row, rest)))
+
+    def _flags(self, at: At, row: Tree, public: Tree, found: Influence) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Whether a row is clipped or has gaps, (2,) or (3,); whether its score is finite; whether its response is impossible."""
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])
         speaks = jnp.all(jnp.isfinite(found.psi)) & jnp.isfinite(found.length)
-        squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
-        size = responses.size_of(situation[1])
-        return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row), size)
+        return flags, speaks, responses.is_outside(*situation)
 
     def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""

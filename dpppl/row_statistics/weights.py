@@ -38,6 +38,11 @@ class Weights:
             )
         return cls(weights, positive(max_weight, name="max_weight"))
 
+    @property
+    def code(self) -> str:
+        """Say which weights leave a row out, as one of the codes of `supports.codes`."""
+        return f"argument '{self.name}' holds weights: rows with a negative, infinite or missing one are left out"
+
     def model(self, model: Function, keywords: Tree) -> Function:
         """The model with the column as a further argument, which it ignores.
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from dpppl import accounting
+from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON
 from dpppl.data.disk import Block, Draw, OnDisk, reading
 from dpppl.data.rows import placement_of
 from dpppl.errors import warn
@@ -28,7 +29,9 @@ def announce(
         epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
         total = f", in all {epsilon((*before, *report.events)):.4g} with what was spent before," if before else ""
         relation = unit.relation(report.mechanism.neighboring_relation)
-        print(f"This run will spend epsilon = {epsilon(report.events):.4g}{total} at delta = {delta:g}: {relation}.")
+        spent, most = epsilon(report.events), LARGEST_MEANINGFUL_EPSILON
+        little = f". An epsilon above {most:g} bounds next to nothing: raise the noise" if spent > most else ""
+        print(f"This run will spend epsilon = {spent:.4g}{total} at delta = {delta:g}: {relation}{little}.")
         for line in filter(None, times):
             print(line)
         for note in () if before else notes:  # once

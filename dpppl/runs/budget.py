@@ -11,6 +11,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
+from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.unit import ROW, Unit
@@ -118,6 +119,11 @@ class Budget:
         self.ledger, self.unit = ledger_of(ledger), unit
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
+        if target_epsilon is not None and target_epsilon > LARGEST_MEANINGFUL_EPSILON:
+            warn(
+                f"target_epsilon={target_epsilon:g} bounds next to nothing: above {LARGEST_MEANINGFUL_EPSILON:g} an attacker may "
+                "be certain of each row. Choose a budget such as target_epsilon=1.0."
+            )
         self.runs: dict[str, _Run] = {}
         self.lock, self.one_at_a_time, self._process = threading.Lock(), threading.RLock(), os.getpid()
 
@@ -259,7 +265,7 @@ class Budget:
         """Whether charges leave nothing of a share of the target."""
         assert self.target_epsilon is not None and self.target_delta is not None
         limit = share * self.target_epsilon * (1.0 - 1e-3)
-        return bool(charges) and self._epsilon(events_of(charges)) >= limit
+        return self._epsilon(events_of(charges)) >= limit
 
     def _epsilon(self, events: Events) -> float:
         """Epsilon at the target's delta, for the unit of privacy."""

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.errors import CheckpointError, ConfigurationError
+from dpppl.errors import CheckpointError, ConfigurationError, warn
 from dpppl.jaxprs import is_key
 from dpppl.processes import messages
 from dpppl.randomness import chacha
@@ -166,8 +166,13 @@ class Checkpoint:
     def remove(self) -> None:
         """Forget the run, which is complete: a second replay on other rows would cancel the noise."""
         if messages.leads():
-            self._remove(self._path)
-            self._remove(self._temporary)
+            try:
+                self._remove(self._path)
+                self._remove(self._temporary)
+            except OSError as error:  # the results are there
+                warn(
+                    f"the checkpoint {self._path} cannot be removed ({error.strerror}): delete it, it holds the run's key."
+                )
 
     @staticmethod
     def _remove(path: str) -> None:

@@ -12,10 +12,11 @@ from dpppl import accounting
 from dpppl.access.clipping import Flat
 from dpppl.access.door import noisy_statistic
 from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import SIZE, Norms, in_bin
+from dpppl.access.norm_histogram import MISSING, SIZE, Norms, in_bin
 from dpppl.accounting.events import GaussianEvent
 from dpppl.data.rows import checked_mesh
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, UnconvergedWarning, warn
+from dpppl.findings.counted_rows import stands_out
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments
 from dpppl.randomness import keys
@@ -40,6 +41,7 @@ class PrivateScale:
     - **noise_sd**: standard deviation of the noise in `location`, (d,).
     - **is_resolved**: whether values stand out of the noise, (d,); elsewhere raise the budget, or write a public constant.
     - **events**: what was asked of the data, for `dpppl.accounting`.
+    - **missing**: noised shares of values that are not finite, (d,); they count in neither.
 
     >>> found = PrivateScale(
     ...     location=np.array([55.0]), scale=np.array([20.0]), noise_sd=np.array([0.4]), is_resolved=np.array([True]), events=()
@@ -53,6 +55,7 @@ class PrivateScale:
     noise_sd: np.ndarray
     is_resolved: np.ndarray
     events: tuple[GaussianEvent, ...] = field(repr=False)
+    missing: np.ndarray = field(default_factory=lambda: np.zeros(1))
 
     @checked
     def epsilon_at(self, delta: float) -> float:
@@ -73,7 +76,8 @@ def private_scale(
     result into the model as constants: `(x - found.location) / found.scale`.
 
     - **rng_key**: a key of its own, from `dpppl.secret_key()`; used once.
-    - **x**: private columns, (N,) or (N, d). A value that is not finite counts as 0 in the location, and not in the scale.
+    - **x**: private columns, (N,) or (N, d). A value that is not finite counts as 0 in the location, not in the scale; a warning
+      says how many.
     - **target_epsilon**, **target_delta**: the noise is the least that meets them, and they bound the query.
     - **noise_multiplier**: instead, the noise sd of each access in units of its sensitivity, sqrt d.
     - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before each access.
@@ -127,7 +131,14 @@ def private_scale(
             new = {name: np.asarray(value, np.float32) for name, value in known.items()}
             return np.asarray(compiled(state | new | {"kind": np.int32(kind)}, rows, key), np.float64)
 
-        return _found(ask, float(sigma) * np.sqrt(width), arguments.num_rows, budget)
+        noise, num_rows = float(sigma) * np.sqrt(width), arguments.num_rows
+        found = _found(ask, noise, num_rows, budget)
+    share = float(np.max(found.missing))
+    if stands_out(share, noise / num_rows):
+        read = "".join(f". {sentence[0].upper()}{sentence[1:]}" for sentence in arguments.by_entry)
+        words = f"{min(share, 1.0):.1%} ± {noise / num_rows:.1%} of the values of a column are missing or not finite"
+        warn(f"{words}, and count neither in its location nor in its scale{read}.", UnconvergedWarning)
+    return found
 
 
 def _columns(x: jax.Array) -> jax.Array:
@@ -150,7 +161,8 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
     def fitted(counts: np.ndarray) -> list[Norms]:
         return [Norms.fitted(own, noise, num_rows) for own in counts]
 
-    sizes = fitted(ask(_SIZES))
+    counts = ask(_SIZES)
+    sizes = fitted(counts)
     bound = np.array([own.quantile(_LARGE if own.error < 1.0 else 0.5) for own in sizes])
     noise_sd = bound * noise / num_rows
     location = np.clip(ask(_SUM, bound=bound)[:, 0] / num_rows, -1.0, 1.0) * bound
@@ -161,5 +173,6 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
     ]
     resolved = np.array([max(a.error, b.error) < 1.0 for a, b in zip(sizes, distances)])
     return PrivateScale(
-        location=location, scale=np.maximum(scale, noise_sd), noise_sd=noise_sd, is_resolved=resolved, events=budget.events
+        location=location, scale=np.maximum(scale, noise_sd), noise_sd=noise_sd, is_resolved=resolved, events=budget.events,
+        missing=counts[:, MISSING] / num_rows,
     )  # fmt: skip

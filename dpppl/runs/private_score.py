@@ -28,6 +28,8 @@ from dpppl.validation import checked, fraction, plain
 
 _SQUARES = 0.5
 """Weight of a row's squared score relative to its score in one access."""
+_SURE = 4.0
+"""Standard deviations of the noise above which scores are said to be NaN: in 1 of 30,000 queries by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,7 @@ class PrivateScore:
     - **noise_sd**: standard deviation of that noise.
     - **num_rows**: the number of rows, which is public.
     - **sampling_sd**: standard error of the mean for the population that rows are drawn from; None where it was not asked for.
+    - **nan_share**: share of the rows whose score is NaN, with noise of sd `2 noise_sd / (high - low)`; from the same access.
     - **events**: what was asked of the data, for `dpppl.accounting`.
     - **assumed_public**: what the score captured, and its public arguments, in words.
 
@@ -52,6 +55,7 @@ class PrivateScore:
     sampling_sd: float | None
     events: tuple[GaussianEvent, ...] = field(repr=False)
     assumed_public: tuple[str, ...] = ()
+    nan_share: float = 0.0
 
     @checked
     def epsilon_at(self, delta: float) -> float:
@@ -155,23 +159,31 @@ def private_score(
     charge = query_charge(query, budget, noise_multiplier)
     if target_delta is not None and target_delta * arguments.num_rows >= 1.0:
         warn("target_delta is not below 1 / number of rows: a mechanism may publish whole rows.")
-    total, *squares = np.atleast_1d(noisy_query(query, charge, key, budget)) / arguments.num_rows
+    total, *squares, nones = noisy_query(query, charge, key, budget) / arguments.num_rows
     noise_sd = float(charge.noise_multipliers[0]) * bound / arguments.num_rows
+    if nones > _SURE * noise_sd:
+        warn(
+            f"the score is NaN for about {nones / half:.0%} of the rows (noise of sd {noise_sd / half:.1%}), which count as the "
+            "middle of the bounds: say what they count as, jnp.where(jnp.isnan(score), low, score), or leave them out.",
+            UserWarning,
+        )
     sampling_sd = None
     if squares:  # the variance is raised by one sd of its noise, so that noise seldom hides it
         variance = squares[0] * half / _SQUARES - total**2 + noise_sd * half / _SQUARES
         sampling_sd = float(np.sqrt(np.clip(variance, 0.0, half**2) / arguments.num_rows))
     return PrivateScore(
         mean=float(middle + total), noise_sd=noise_sd, num_rows=arguments.num_rows, sampling_sd=sampling_sd,
-        events=budget.events, assumed_public=(*captured, *arguments.assumed_public),
+        nan_share=float(nones / half), events=budget.events, assumed_public=(*captured, *arguments.assumed_public),
     )  # fmt: skip
 
 
 def traced_score(
     score: Function, arguments: Arguments, low: float, high: float, measure_spread: bool = False
 ) -> tuple[Function, tuple[str, ...]]:
-    """The clipped score of one row, less the middle of its range, with its square, in units of the range, where asked for; and
-    what it captures. Looks at shapes alone. Raises ConfigurationError and UnsupportedModelError."""
+    """The clipped score of one row, less the middle of its range; its square, in units of half the range, where asked for; and
+    half the range where the score is NaN, which is no longer than other rows'. Also what the score captures.
+
+    Looks at shapes alone. Raises ConfigurationError and UnsupportedModelError."""
     if arguments.unequal:
         raise ConfigurationError(arguments.unequal)
 
@@ -184,8 +196,10 @@ def traced_score(
         found = jnp.asarray(of_row(*values, **keywords), float)
         if found.ndim:
             raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
-        centred = jnp.clip(found, low, high) - (low + high) / 2.0
-        return jnp.stack([centred, _SQUARES * centred**2 * 2.0 / (high - low)]) if measure_spread else centred
+        half, is_none = (high - low) / 2.0, jnp.isnan(found)
+        centred = jnp.where(is_none, 0.0, jnp.clip(found, low, high) - (low + high) / 2.0)
+        squares = [_SQUARES * centred**2 / half] if measure_spread else []
+        return jnp.stack([centred, *squares, jnp.where(is_none, half, 0.0)])  # a row is in the last entry or the others
 
     one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
     one[ROW_NUMBER] = jax.ShapeDtypeStruct((), np.int32)

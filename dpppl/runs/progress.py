@@ -2,14 +2,34 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tqdm.auto import tqdm
 
 from dpppl.processes import messages
-from dpppl.types import Foreign, Tree
+from dpppl.types import Foreign, Function, Tree
 
 SECONDS = 1.0
+
+
+class _Bar:
+    """A bar that shows what it can: a closed stream, or a notebook that is gone, costs no results."""
+
+    def __init__(self, bar: Foreign) -> None:
+        self._bar = bar
+
+    def __getattr__(self, name: str) -> Function:
+        def call(*args: Tree, **kwargs: Tree) -> None:
+            with suppress(Exception):
+                getattr(self._bar, name)(*args, **kwargs)
+
+        return call
+
+    @contextmanager
+    def external_write_mode(self) -> Iterator[None]:
+        """Inside, others may print: see tqdm's. It is entered before anything is charged."""
+        with self._bar.external_write_mode():
+            yield
 
 
 @contextmanager
@@ -25,13 +45,15 @@ def bar_for(total: int, *, visible: bool, **settings: Tree) -> Iterator[Foreign]
         while not done.wait(SECONDS):
             bar.refresh()
 
-    with tqdm(total=total, disable=not (visible and messages.leads()), desc="compiling", **settings) as bar:
-        clock = threading.Thread(target=tick, daemon=True)
-        if not bar.disable:
-            clock.start()
-        try:
-            yield bar
-        finally:
-            done.set()
-            if clock.ident is not None:
-                clock.join()
+    is_hidden = not (visible and messages.leads())
+    bar = _Bar(tqdm(total=total, disable=is_hidden, desc="compiling", **settings))
+    clock = threading.Thread(target=tick, daemon=True)
+    if not is_hidden:
+        clock.start()
+    try:
+        yield bar
+    finally:
+        done.set()
+        if clock.ident is not None:
+            clock.join()
+        bar.close()

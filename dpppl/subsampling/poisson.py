@@ -1,7 +1,7 @@
 """Each row on its own with one probability: drawn exactly, at a cost that does not grow with the rows."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked, checked_type, fraction, in_words, plain
+from dpppl.validation import checked, checked_type, in_words, optional, plain, positive, positive_integer
 
 SAMPLING_BITS = 192
 _BLOCK = 65_536
@@ -28,6 +28,7 @@ class Poisson(Subsampling):
     - **rate** - that probability, in (0, 1].
     - **overflow_probability** - bound on the chance that a step draws more rows than the static cap, and that the fixed number of
       tries does not suffice; the runner sets it from the budget.
+    - **num_data** - the number of rows that the rate was made for, which a run checks; None: any.
 
     Guarantee: the set of rows is drawn exactly, up to `failure_probability` a step in total variation, which the
     accountant charges to delta. No step is scaled by the number of rows it happened to draw.
@@ -39,14 +40,16 @@ class Poisson(Subsampling):
 
     rate: float
     overflow_probability: float = 1e-22
+    num_data: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rate = plain(self.rate)
         if not (isinstance(rate, int | float) and 0.0 < rate <= 1.0):
             raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {in_words(rate)}.")
         object.__setattr__(self, "rate", float(rate))
-        if not fraction(self.overflow_probability, name="overflow_probability") < 1e-3:
-            raise ConfigurationError("overflow_probability must lie in (0, 1e-3).")
+        object.__setattr__(self, "num_data", optional(positive_integer, self.num_data, name="num_data"))
+        if not positive(self.overflow_probability, name="overflow_probability") < 1e-3:
+            raise ConfigurationError("overflow_probability must lie in (0, 1e-3); leave it out for 1e-22.")
 
     @classmethod
     @checked
@@ -54,7 +57,7 @@ class Poisson(Subsampling):
         """The rate that draws `batch_size` of `num_data` rows on average; `num_data` becomes declared and public."""
         if not 0 < batch_size <= num_data:
             raise ConfigurationError("Poisson.of_batch(batch_size, num_data) needs 0 < batch_size <= num_data.")
-        return cls(batch_size / num_data)
+        return cls(batch_size / num_data, num_data=num_data)
 
     @property
     def failure_probability(self) -> float:
@@ -70,6 +73,11 @@ class Poisson(Subsampling):
 
     def draw(self, key: jax.Array, num_rows: int, step: Step = 0) -> Selection:
         """Rows of one step. Cost does not grow with `num_rows` when the rate is small."""
+        if self.num_data not in (None, num_rows):
+            raise ConfigurationError(
+                f"Poisson.of_batch was given num_data={self.num_data}, and there are {num_rows} rows (or units), so batches have "
+                f"another size: give num_data={num_rows}."
+            )
         if self.rate == 1.0:
             return Selection(None, None)
         key = jax.random.fold_in(key, step)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from dpppl.types import Document
 
 Step = int | np.integer | jax.Array
+BATCH = "rows are drawn, by subsampling=dpppl.Poisson.of_batch(32, num_data=1_000), 32 of 1,000 on average."
+"""What a method says of an argument batch_size."""
 Multipliers = NDArray[np.float64]
 
 

@@ -10,7 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.types import Document
-from dpppl.validation import checked_type, fraction, plain
+from dpppl.validation import checked_type, plain, positive
 
 
 @checked_type
@@ -46,8 +46,8 @@ class WithoutReplacement(Subsampling):
             )
         for name, size in zip(("batch_size", "num_data"), sizes):
             object.__setattr__(self, name, size)
-        if not fraction(self.failure_probability, name="failure_probability") < 1e-3:
-            raise ConfigurationError("failure_probability must lie in (0, 1e-3).")
+        if not positive(self.failure_probability, name="failure_probability") < 1e-3:
+            raise ConfigurationError("failure_probability must lie in (0, 1e-3); leave it out for 1e-22.")
         if self.neighboring_relation != "replace_one":
             raise ConfigurationError("WithoutReplacement is accounted under the replace-one relation only.")
         warnings.warn(

@@ -20,7 +20,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.row_independence import is_alike
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
-from dpppl.model.supports import count
+from dpppl.model.supports import codes, count
 from dpppl.model.units import responses_of, split_in_units
 from dpppl.svi import guides
 from dpppl.svi.elbo import Objective, check_params
@@ -83,7 +83,7 @@ def bind_objective(
         scale = wide_scale(split, public, responses) if svi.may_be_wide else None
     return Objective(
         split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, responses if scale is None else None,
-        shapes_of(params), wide_scale=scale,
+        shapes_of(params), wide_scale=scale, codes=codes(split),
     ), phi  # fmt: skip
 
 

@@ -72,7 +72,8 @@ class Objective:
     - **responses** - the model's distribution of a row's responses, for centred clipping; else None.
     - **shapes** - of the constrained parameters, by name.
     - **metric** - the frame in which aligned gradients are clipped and noised, None without one.
-    - **wide_scale** - the median prior sd of the latents of a wide model, None of others."""
+    - **wide_scale** - the median prior sd of the latents of a wide model, None of others.
+    - **codes** - which values the observed sites take; see `supports.codes`."""
 
     split: SplitModel
     guide: Foreign = field(repr=False)
@@ -85,6 +86,7 @@ class Objective:
     shapes: Mapping[str, Tree] = field(default_factory=dict)
     metric: Metric | None = None
     wide_scale: float | None = None
+    codes: tuple[str, ...] = ()
 
     def constrain(self, phi: BySite) -> dict[str, jax.Array]:
         """The parameters as NumPyro's users see them."""

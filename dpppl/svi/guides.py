@@ -90,7 +90,7 @@ def guide_explained(guide: Foreign, split: SplitModel) -> Iterator[None]:
         if "valid initial parameters" in str(error):
             raise ConfigurationError(
                 f"the prior of {model} has no finite density where {name} starts; give it a start of your own: {name}({model}, "
-                "init_loc_fn=numpyro.infer.init_to_value(values={'mu': 0.0}))."
+                f"init_loc_fn=numpyro.infer.init_to_value(values={{'{next(iter(split.latents))}': 0.5}}))."
             ) from None
         latents = ", ".join(f"'{latent}' {shape.shape}" for latent, shape in split.latents.items())
         what = name if isinstance(guide, autoguide.AutoGuide) else name_of(guide)

@@ -131,7 +131,7 @@ class SVIResult:
         Where it still moves, the average is behind the last iterate. Networks and flows are averaged like the rest: all
         iterates of a tail lie in one basin, unless the learning rate is large enough to leave it."""
         averages = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, tail))
-        warn_of(self._refusals, "averaged_params(allow_unconverged=True)", allow_unconverged)
+        warn_of(lambda: self._refusals, "averaged_params(allow_unconverged=True)", allow_unconverged)
         constrain = proved(
             lambda phi: dict(transform_fn(self.transforms, phi)), averages, num_rows=self.report.num_rows
         )

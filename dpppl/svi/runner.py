@@ -10,7 +10,7 @@ import numpy as np
 
 from dpppl.access.clipping import NUM_COUNTS
 from dpppl.access.norm_histogram import Norms
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import MovedOptimizer, Movement
 from dpppl.frame.locate import Locator, clipped_at, locator_or_none
@@ -213,17 +213,19 @@ class SVI(SVIByHand):
             [state], [(trajectory, (gradients, shares))] = drive(run, plan(), self.budget, begin)
         with TRACING:
             params = constrained(state.optim_state)
-            self._clipped, own = counted_rows(shares, charge, num_steps, objective.split)
-            self._counted = own if counted is None else counted  # a histogram knows more
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
+        self._result = SVIResult(
+            last_params=params, state=state, trajectory=trajectory, gradients=gradients, transforms=objective.transforms,
+            objective=objective, public=public, report=self.privacy_report(),
+        )  # fmt: skip
+        with concluding("the verdict", "svi.result.averaged_params(allow_unconverged=True) returns the parameters"):
+            self._clipped, own = counted_rows(shares, charge, num_steps, objective)
+            self._counted = own if counted is None else counted  # a histogram knows more
+            report = self.privacy_report()
+            self._result = replace(self._result, clipped=self._clipped, counted=self._counted, report=report)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
-        self._result = SVIResult(
-            last_params=params, state=state, trajectory=trajectory, gradients=gradients, clipped=self._clipped,
-            counted=self._counted, transforms=objective.transforms, objective=objective, public=public,
-            report=self.privacy_report(),
-        )  # fmt: skip
         return self._result
 
     def _choose_norm(

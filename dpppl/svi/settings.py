@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,14 +15,13 @@ from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
-from dpppl.model.split import SplitModel
-from dpppl.model.supports import codes
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
+from dpppl.subsampling.scheme import BATCH
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
@@ -37,6 +37,8 @@ _BATCH = 4_096
 
 class SVISettings(Fixed, PrivateRunner):
     """The arguments of `dpppl.SVI`, checked, and what changes: the norm that a run chose, and what the last run was."""
+
+    _NO_ARGUMENT: ClassVar = {"batch_size": BATCH, "num_steps": "run takes it, svi.run(rng_key, num_steps, ...)."}
 
     @checked_call
     def __init__(
@@ -112,6 +114,11 @@ class SVISettings(Fixed, PrivateRunner):
     def mechanism(self) -> Mechanism:
         """The mechanism of an access; with clipping_norm="auto" at norm 1 until a run has chosen it."""
         return self._mechanism
+
+    @property
+    def result(self) -> SVIResult:
+        """The result of the last run, as `run` returned it; a pickle has none."""
+        return after_run(self._result, "result")
 
     @property
     def verdict(self) -> Convergence:
@@ -251,12 +258,13 @@ class SVIDetails:
 
 
 def counted_rows(
-    shares: object, charge: Charge, num_steps: int, split: SplitModel
+    shares: object, charge: Charge, num_steps: int, objective: Objective
 ) -> tuple[ClippedRows | None, CountedRows | None]:
     """In the last half of a run that cost `charge`, from the kept counts of rows (number kept, NUM_COUNTS) or None."""
     if shares is None:
         return None, None
+    split = objective.split
     mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
     noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * split.num_rows)
     counts, error = np.mean(tail, axis=0), noise / (TAIL * num_steps) ** 0.5
-    return rows_of(counts, error, mechanism.clipping, split.num_rows, codes(split))
+    return rows_of(counts, error, mechanism.clipping, split.num_rows, objective.codes)

@@ -85,7 +85,7 @@ def of_rows(run: "Convergence") -> Found:
     yield from run.of_norm
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Convergence(Verdict):
     """Whether the tail of a run has arrived; `str()` is the text.
 

@@ -11,6 +11,7 @@ from dpppl import accounting
 from dpppl.accounting import (
     GaussianEvent,
     SelectionEvent,
+    accountants,
     calibrate_noise_multiplier,
     calibrate_num_steps,
     calibrate_sampling_rate,
@@ -23,6 +24,7 @@ from dpppl.accounting import (
     spent,
     to_dp_event,
 )
+from dpppl.accounting.curves import Curve
 from dpppl.errors import ConfigurationError
 
 
@@ -246,6 +248,34 @@ class TestAccountants:
             group_epsilon(event(1.0), bad, 2)
         with pytest.raises(ConfigurationError, match="delta"):
             calibrate_noise_multiplier(event, 1.0, bad)
+
+    @pytest.mark.parametrize("bad", [True, "1e-5", None, [1e-5]])
+    def test_delta_must_be_a_number(self, bad):
+        with pytest.raises(ConfigurationError, match="give a number in"):
+            accountants.check_delta(bad)
+
+    def test_the_smallest_of_several_bounds_holds(self, monkeypatch):
+        """Later curves are not asked where none can be below; one at the largest meaningful epsilon is meaningful."""
+        asked = []
+
+        def curve(name, epsilon, final=False):
+            return Curve(
+                lambda delta: asked.append(name) or epsilon, lambda _: epsilon, name, lambda delta, found: final
+            )
+
+        largest = accountants.LARGEST_MEANINGFUL_EPSILON
+        monkeypatch.setattr(accountants.curves, "ROUND_UP", 1.0)
+        for curves, found in (
+            ([curve("a", 3.0), curve("b", 2.0), curve("c", 4.0)], (2.0, "b", True)),
+            ([curve("a", 3.0), curve("b", 2.0, True), curve("c", 1.0)], (2.0, "b", True)),
+            ([curve("a", largest)], (largest, "a", True)),
+            ([curve("a", np.nextafter(largest, np.inf))], (np.nextafter(largest, np.inf), "a", False)),
+        ):
+            asked.clear()
+            monkeypatch.setattr(accountants.curves, "build", lambda *_, curves=curves: curves)
+            report = spent(event(1.0), 1e-5)
+            assert (report.epsilon, report.accountant, report.meaningful) == found
+            assert asked == [c.name for c in curves if c.name != "c" or found[0] != 2.0 or not curves[1].final(0, 0)]
 
     @pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
     def test_epsilon_must_be_finite(self, bad):

@@ -186,6 +186,7 @@ def test_with_noise_without_end_epsilon_is_finite_and_at_least_zero(event, count
                 values.append(accounting.epsilon(made, delta, accountant))
             except dpppl.ConfigurationError:
                 continue
+        assert len(values) > 2, "no accountant by its name has answered"
         if noise == 1e6:
             values.append(accounting.epsilon(SelectionEvent(candidates=((made,),), mean=5.0), delta))
         assert np.all(np.isfinite(values)) and min(values) >= 0.0, values

@@ -46,9 +46,9 @@ def test_every_option_costs_the_target_as_the_door_charges_it(plan):
 
 
 def test_steps_and_times_are_those_of_the_kernels(plan):
-    for option in plan.options:
-        if not option.method.startswith("DPSG"):
-            continue
+    options = [option for option in plan.options if option.method.startswith("DPSG")]
+    assert {option.rate < 1 for option in options} == {True, False}
+    for option in options:
         kernel = getattr(dpppl, option.method)(
             normal_mean, clipping_norm=plan.clipping_norm, noise_multiplier=option.noise_multiplier,
             subsampling=Poisson(option.rate) if option.rate < 1 else FullBatch(), measure_clipping=False,
@@ -123,6 +123,7 @@ def test_wide_models_get_svi_or_a_chain_that_explores():
 
 def test_an_advantage_is_met_and_asked_for_as_an_epsilon():
     plan = accounting.plan(num_data=20_000, target_advantage=0.1, target_delta=1e-5, rates=(1.0,), num_steps=(50,))
+    assert {option.method for option in plan.options} > {"NoiseAware"}
     for option in plan.options:
         event = GaussianEvent(
             noise_multipliers=((option.noise_multiplier, 1 if option.method == "NoiseAware" else 50),)

@@ -15,6 +15,7 @@ import pytest
 import dpppl
 from dpppl import ConfigurationError, DataReadError, from_disk
 from dpppl.data.sources import fitted
+from dpppl.model.arguments import Arguments
 
 N, D = 53, 3
 X = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
@@ -293,6 +294,58 @@ def test_dictionaries_may_differ_between_chunks_and_nullable_is_what_the_schema_
     assert source["y"].dtype == np.int32 and source["x"].dtype == float
 
 
+BEYOND = 2**53 + np.arange(1, 7)
+"""Numbers that a float does not hold."""
+PAIR = pa.list_(pa.field("item", pa.int64(), nullable=False), 2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "values", "absent"),
+    [
+        (pa.int64(), BEYOND.tolist(), -(2**63)),
+        (pa.uint64(), (BEYOND.astype(np.uint64) + 2**63).tolist(), 2**64 - 1),
+        (pa.int8(), [1, 2, 3, 4, 5, 6], -128),
+        (pa.bool_(), [True] * 6, False),
+        (pa.dictionary(pa.int8(), pa.int64()), BEYOND.tolist(), -(2**63)),
+        (PAIR, np.stack([BEYOND, BEYOND], 1).tolist(), [-(2**63)] * 2),
+        (PAIR, np.stack([BEYOND, BEYOND], 1).tolist(), [-(2**63), 1]),
+    ],
+    ids=str,
+)
+def test_a_null_that_the_schema_excludes_changes_no_other_row(kind, values, absent, stream, tmp_path):
+    """Without this one null turns its chunk to floats, which round the others, and a list of nulls to garbage, with a warning."""
+    null = [None, 1] if absent == [-(2**63), 1] else None
+    schema = pa.schema([pa.field("x", kind, nullable=False)])
+    rows = pa.Table.from_arrays([pa.array([*values[:2], null, *values[3:]], kind)], schema=schema)
+    with pa.OSFile(str(tmp_path / "rows"), "wb") as file:
+        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(file, schema) as writer:
+            writer.write_table(rows)
+    source = from_disk(tmp_path / "rows")
+    assert source.dtype.kind in "iub" and source.read(0, 6).tolist() == [*values[:2], absent, *values[3:]]
+    assert source.take([0, 5]).tolist() == [values[0], values[5]]
+
+
+def test_tensors_of_pyarrow_are_read_as_their_shape_says(tmp_path):
+    """They lie as one list a row, where Hugging Face's lie as lists of lists: the first read failed, after the charge."""
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(X[:48].reshape(12, 4, 3))
+    pa.feather.write_feather(pa.table({"x": tensors}), str(tmp_path / "rows"), compression="uncompressed")
+    source = from_disk(tmp_path / "rows")
+    assert source.shape == (12, 4, 3)
+    np.testing.assert_array_equal(source.read(0, 12), X[:48].reshape(12, 4, 3))
+    np.testing.assert_array_equal(source.take([3])[0], X[12:16])
+
+
+@pytest.mark.parametrize("order", [">f4", ">f8", ">i8", ">u2"])
+def test_numbers_in_another_order_of_bytes_are_numbers(order, tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(6).astype(order))
+    for given in (from_disk(tmp_path / "rows.npy"), np.arange(6).astype(order)):
+        arguments = Arguments.of(lambda y: None, (given,), {})
+        assert arguments.rows["y"].dtype.isnative
+    np.testing.assert_array_equal(arguments.arrays(lambda y: None, (given,), {})[0]["y"], np.arange(6))
+    np.testing.assert_array_equal(from_disk(tmp_path / "rows.npy").read(0, 6), np.arange(6))
+
+
 def test_whole_numbers_beyond_the_range_do_not_wrap_round():
     large = np.array([2**40, -(2**40), 7])
     assert fitted(large, np.dtype(np.int32)).tolist() == [2**31 - 1, -(2**31), 7]
@@ -306,3 +359,51 @@ def test_a_shuffled_data_set_is_to_be_stored(tmp_path):
     with pytest.raises(ConfigurationError, match="flatten_indices"):
         from_disk(data.shuffle(seed=0))
     np.testing.assert_array_equal(from_disk(data).read(0, N), Y)
+
+
+HEADERS = {  # text, the column asked for, what is found, or words of the refusal
+    "semicolons": (
+        "a;b\n1;2\n3;4\n",
+        "a",
+        "a semicolon stands there: from_disk(path, 'a', separator=';'), and decimal=','",
+    ),
+    "tabs": ("a\tb\n1\t2\n", "a", "a tab stands there: from_disk(path, 'a', separator='\\t')."),
+    "bars": ("a|b\n1|2\n", "b", "a bar stands there"),
+    "another column": ("a,b;c\n1,2\n", "c", "the file's first line, which names the columns."),
+    "blanks": ("c, a ,b\n1, 2,3\n", "a", [2.0]),
+    "the name with its blanks": ("a, a\n1,2\n", " a", [2.0]),
+    "two of a name but for blanks": ("c,b , b\n1,2,3\n", "b", "names column 'b' twice"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_first_line_that_has_no_such_column_says_why(name, tmp_path):
+    content, column, expected = HEADERS[name]
+    (tmp_path / "t.csv").write_text(content)
+    if isinstance(expected, list):
+        assert from_disk(tmp_path / "t.csv", column).read(0, 1).tolist() == expected
+    else:
+        with pytest.raises(ConfigurationError) as caught:
+            from_disk(tmp_path / "t.csv", column)
+        assert expected in str(caught.value)
+
+
+def test_separator_and_decimal_are_declared(tmp_path):
+    """Both cures run; 1.234,5 is no number, rather than a guess. Other files, and marks of two characters, are refused."""
+    path = tmp_path / "t.csv"
+    path.write_text("a;b\n1,5;2\n1.234,5;x\n-2;,5\n")
+    found = from_disk(path, ["a", "b"], separator=";", decimal=",").read(0, 3)
+    np.testing.assert_array_equal(found, [[1.5, 2.0], [np.nan, np.nan], [-2.0, 0.5]])
+    path.write_text('a,b\n"1,5",2\n')
+    assert from_disk(path, decimal=",")["a"].read(0, 1).tolist() == [1.5]
+    np.save(tmp_path / "t.npy", np.zeros(3))
+    for what, settings in (("t.npy", {"decimal": ","}), ("t.npy", {"separator": ";"}), ("t.csv", {"separator": ", "})):
+        with pytest.raises(
+            ConfigurationError, match=f"{next(iter(settings))}= is one character, of a .csv or .tsv file"
+        ):
+            from_disk(tmp_path / what, **settings)
+    with pytest.raises(ConfigurationError, match="columns must be a name or a list of names, got none"):
+        from_disk(path, [])
+    path.write_text("a,b\n1,2\n", encoding="utf-16")
+    with pytest.raises(ConfigurationError, match="is in UTF-16: save it as UTF-8"):
+        from_disk(path)

@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
-from dpppl.ledger import store
+from dpppl.ledger import book, store
 from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
 from dpppl.ledger.privacy_filter import PrivacyFilter
 
@@ -32,6 +33,13 @@ BENCHMARK = Path(dpppl.__file__).parents[1] / "benchmarks" / "privacy" / "ledger
 
 def gaussian(steps, noise=50.0, **options):
     return [GaussianEvent(noise_multipliers=((noise, steps),), **options)]
+
+
+def gaussian_event(noise):
+    return gaussian(1, noise)
+
+
+RELATIONS = ("zero_out", "add_or_remove_one", "replace_one")
 
 
 def poisson(steps, noise=1.5, rate=0.01, **options):
@@ -64,6 +72,26 @@ def lines(path):
 # One process
 
 
+def test_a_refusal_names_the_flag_that_would_have_room(path, tmp_path):
+    """Full batches of nearly all of the budget; not where they are subsampled, where the flag is set, or where it would not help."""
+    ledger, steps = PrivacyLedger(path, 1.0, DELTA), ROOM - 1
+    with pytest.raises(
+        BudgetExceededError, match=r"PrivacyLedger\(path, 1, 1e-05, full_batch_only=True\) keeps none: make it"
+    ):
+        ledger.reserve("run", gaussian(steps), "a test")
+    run(full_batch_ledger(tmp_path / "made"), "run", steps)
+    run(ledger, "small", 2)
+    for named, events in (
+        (r"keeps none\. For", gaussian(steps - 4)),
+        (r"that fits\. For", gaussian(2 * steps)),
+        (r"that fits\. For", poisson(10**6)),
+    ):
+        with pytest.raises(BudgetExceededError, match=named):
+            ledger.reserve("run", events, "a test")
+    with pytest.raises(BudgetExceededError, match=r"that fits\. For"):
+        full_batch_ledger(tmp_path / "full").reserve("run", gaussian(ROOM + 1), "a test")
+
+
 def test_the_budget_is_what_the_accountant_says(path):
     """Without subsampling the ledger admits exactly the runs whose total the exact Gaussian formula allows."""
     ledger = full_batch_ledger(path)
@@ -80,6 +108,10 @@ def test_the_budget_is_what_the_accountant_says(path):
         (1, 50),
     ):  # of 79 or 80 runs of one access 50 is the next step
         assert ledger.room(gaussian(size)) == (fit, ledger.remaining())
+    whole = full_batch_ledger(path.with_name("whole"))
+    assert whole.room() == (0, whole.remaining())
+    for fit in (1, 2, 3, 5, 10, 20, 50, 100):
+        assert whole.room(gaussian(ROOM // fit))[0] == fit
     # what remains is an epsilon at the same delta: mu^2 adds up, epsilon does not
     largest = accounting.calibrate_num_steps(lambda n: gaussian(n, 1000.0), ledger.remaining(), DELTA)
     assert ledger.admits(gaussian(largest, 1000.0)) and not ledger.admits(gaussian(round(1.001 * largest), 1000.0))
@@ -120,6 +152,7 @@ def test_what_does_not_fit_is_refused_and_leaves_no_trace(path):
         (lambda ledger: ledger.reserve("b", gaussian(1, neighboring_relation="add_or_remove_one"), ""), "relation"),
         (lambda ledger: ledger.reserve("b", poisson(1), ""), "full_batch_only=True"),
         (lambda ledger: ledger.reserve("b", gaussian(1, discrete=True), ""), "full_batch_only=True"),
+        (lambda ledger: ledger.reserve("b", gaussian(1, failure_probability=1e-20), ""), "full_batch_only=True"),
     ],
 )  # fmt: skip
 def test_a_call_that_contradicts_the_plan_is_refused(path, wrong, message):
@@ -130,7 +163,8 @@ def test_a_call_that_contradicts_the_plan_is_refused(path, wrong, message):
     with pytest.raises(ConfigurationError, match=message):
         wrong(ledger)
     assert path.read_bytes() == before
-    ledger.charge("a", gaussian(50), 0, 50)
+    for until in (20, 50, 50):  # the same charge may be stated again
+        ledger.charge("a", gaussian(until), 0, until)
     ledger.release("a", "complete")
     with pytest.raises(ConfigurationError, match=r"holds no reservation \(complete\)"):
         ledger.charge("a", gaussian(50), 0, 50)
@@ -209,7 +243,15 @@ def test_another_budget_is_refused(path):
             PrivacyLedger(path, **{"epsilon": 1.0, "delta": DELTA, **options})
     with pytest.raises(ConfigurationError, match="no folder"):
         PrivacyLedger(path / "in" / "a file", 1.0, DELTA)
-    for epsilon, delta in ((0.0, DELTA), (math.inf, DELTA), (math.nan, DELTA), (101.0, DELTA), (1.0, 0.0), (1.0, 1.0)):
+    for epsilon, delta in (
+        (0.0, DELTA),
+        (math.inf, DELTA),
+        (math.nan, DELTA),
+        (101.0, DELTA),
+        (True, DELTA),
+        (1.0, 0.0),
+        (1.0, 1.0),
+    ):
         with pytest.raises(ConfigurationError):
             PrivacyLedger(path.with_name("new"), epsilon, delta)
     assert [file.name for file in path.parent.iterdir()] == ["ledger"]
@@ -290,6 +332,47 @@ def test_the_branches_share_delta(epsilon, delta):
 
 
 @pytest.mark.parametrize(
+    ("epsilon", "delta", "orders"),
+    [
+        (0.01, 1e-5, (854.0, 598.0)),
+        (1.0, 1e-5, (18.0, 13.0)),
+        (4.0, 1e-9, (10.0, 8.0)),
+        (8.0, 1e-5, (4.0, 3.0)),
+        (20.0, 1e-5, (2.4, 2.0)),
+        (25.0, 1e-9, (3.0, 2.36)),
+        (30.0, 1e-5, (2.0, 1.73)),
+        (35.0, 1e-3, (2.0, 1.45)),
+    ],
+)
+def test_the_orders_of_a_budget_stay_what_they_were(epsilon, delta, orders):
+    """Whole ones where that loses nothing, and one at least: discrete noise needs one."""
+    rule = PrivacyFilter.of(epsilon, delta, "zero_out", False)
+    assert rule.orders == tuple(zip(orders, (0.7 * (1 - 0.505), 0.3 * (1 - 0.505))))
+    assert (rule.gaussian_share, rule.failure_share) == (0.495, 0.01)
+
+
+@pytest.mark.parametrize("own", RELATIONS)
+@pytest.mark.parametrize("other", RELATIONS)
+def test_costs_under_other_relations_do_not_add_up(path, own, other):
+    ledger = PrivacyLedger(path, 1.0, DELTA, neighboring_relation=own)
+    if own == other:
+        return ledger.reserve("a", gaussian(1, neighboring_relation=other), "a test")
+    with pytest.raises(ConfigurationError, match="Keep a ledger for each"):
+        ledger.reserve("a", gaussian(1, neighboring_relation=other), "a test")
+
+
+def test_what_remains_after_subsampled_runs_is_what_their_orders_leave(path):
+    ledger = PrivacyLedger(path, 1.0, DELTA)
+    run(ledger, "a", 430, poisson)
+    largest = ledger.remaining()
+
+    def fits(epsilon):
+        return ledger.admits(gaussian_event(accounting.calibrate_noise_multiplier(gaussian_event, epsilon, DELTA)))
+
+    assert 0.2 < largest < 0.9 and fits(0.995 * largest) and not fits(1.005 * largest)
+
+
+@pytest.mark.parametrize(
     ("event", "least"),
     [(gaussian, 0.94), (poisson, 0.84), (lambda n: poisson(n, 4.0, 0.05), 0.85)],
     ids=["full", "small", "large"],
@@ -320,6 +403,28 @@ def test_failed_sampling_has_a_budget_of_its_own(path):
     assert ledger.admits(poisson(1, failure_probability=0.3 * ledger.failure_allowance))
     with pytest.raises(BudgetExceededError):
         ledger.reserve("b", poisson(1, failure_probability=0.5 * ledger.failure_allowance), "a test")
+
+
+def test_what_a_budget_counts_of_failures_and_of_discrete_noise():
+    rule = PrivacyFilter.of(20.0, DELTA, "zero_out", False)
+    assert [alpha for alpha, _ in rule.orders] == [2.4, 2.0]
+    cost = rule.cost(poisson(5, discrete=True))  # has bounds at whole orders alone
+    assert np.isinf(cost[:2]).all() and 0 < cost[2] < 1
+    for share in (0.5, 2.0):
+        total = rule.cost(poisson(1, 50.0, failure_probability=share * rule.failure_allowance))
+        assert rule.used(total) == pytest.approx(share, rel=1e-6) and rule.admits(total) == (share < 1)
+    assert 0 < rule.used(rule.cost(poisson(1, 50.0))) < 0.1
+    alone = PrivacyFilter.of(20.0, DELTA, "zero_out", True)
+    assert alone.used(alone.bounds) == 1.0 and alone.used(alone.nothing) == 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling_rate": 0.1}, {"discrete": True}, {"sampling_rate": 0.1, "discrete": True}]
+)
+def test_an_access_without_noise_fits_no_budget(options):
+    rule = PrivacyFilter.of(20.0, DELTA, "zero_out", False)
+    assert np.isinf(rule.cost(gaussian(1, 0.0, **options))[:-1]).all()
+    assert np.isinf(rule.cost(gaussian(1, 1.0) + gaussian(1, 0.0, **options))[:-1]).all()
 
 
 def test_what_has_no_bound_is_refused(path):
@@ -589,6 +694,62 @@ def test_damage_names_the_line_and_admits_nothing(path, number, change, named):
     assert path.read_bytes() == damaged
 
 
+def test_a_file_that_is_replaced_while_a_process_waits_for_it_is_opened_again(path, monkeypatch):
+    ledger, stat, calls = full_batch_ledger(path), os.stat, []
+
+    def gone_at_first(name):
+        calls.append(name)
+        if len(calls) == 1:
+            raise FileNotFoundError
+        return stat(name)
+
+    monkeypatch.setattr(store.os, "stat", gone_at_first)
+    monkeypatch.setattr(store.os.path, "isdir", lambda name: False)
+    ledger.reserve("a", gaussian(1), "a test")
+    assert len(calls) == 2 and len(lines(path)) == 2
+
+
+def test_a_file_of_another_kind_or_of_a_later_version_is_refused(path):
+    full_batch_ledger(path)
+    header = {name: value for name, value in lines(path)[0].items() if name not in ("seq", "check")}
+    for change, words in (
+        ({"kind": "charge"}, "is not a ledger"), ({"version": 3}, "is a ledger of version 3; this dpppl reads up to 2"),
+        ({"version": 0}, "of version 0"),
+    ):  # fmt: skip
+        other = path.with_name("-".join(change) + words[-1])
+        store.create(str(other), header | change)
+        with pytest.raises(LedgerError, match=words):
+            PrivacyLedger.open(other)
+    with pytest.raises(ConfigurationError, match="a ledger's epsilon is a number above 0"):
+        PrivacyFilter.of(True, DELTA, "zero_out", True)
+
+
+def test_a_record_of_a_kind_that_is_not_known_is_refused(path):
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(1), "a test")
+    with store.opened(str(path), store.Position(), write=True) as session:
+        session.append({"kind": "zeal", "time": "now", "run": "a"})
+    with pytest.raises(LedgerError, match="unknown kind, 'zeal'"):
+        PrivacyLedger.open(path)
+
+
+def test_two_that_make_a_ledger_at_once_share_it(path, monkeypatch):
+    """The one that comes too late finds the file where it had seen none, and leaves no draft."""
+    first = full_batch_ledger(path)
+    run(first, "a", 10)
+    exists, asked = os.path.exists, []
+
+    def not_at_first(name):
+        asked.append(name)
+        return len(asked) > 1 and exists(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.os.path, "exists", not_at_first)
+        second = full_batch_ledger(path)
+    assert second.charged_steps("a") == range(10) and len(asked) == 3
+    assert sorted(path.parent.iterdir()) == [path, head_of(path)]
+
+
 def test_a_file_that_is_gone_older_or_another_is_refused(path):
     ledger = full_batch_ledger(path)
     run(ledger, "a", 10)
@@ -625,7 +786,7 @@ def test_the_file_holds_plain_numbers(path):
         "seq", "kind", "check", "version", "created", "name", "unit", "epsilon", "delta", "neighboring_relation", "gaussian_share",
         "orders", "failure_share", "time", "run", "what", "events", "owner", "first", "count", "status",
     }  # fmt: skip
-    assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~current_umask())
+    assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~current_umask()) and lines(path)[0]["version"] == 2
 
 
 def current_umask():
@@ -797,6 +958,35 @@ def test_a_process_that_was_only_thought_dead_is_stopped_not_overspent(path, mon
         ledger.reserve("a", gaussian(1), "goes on")
 
 
+def test_a_charge_that_costs_more_than_was_reserved_needs_room_of_its_own(path):
+    """Rounding may move a charge by 1 % above its reservation, which is refused where others hold the rest."""
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(100), "a test")
+    ledger.reserve("b", gaussian(ROOM - 100), "a test")
+    ledger.charge("a", gaussian(99, 49.8), 0, 99)
+    before = path.read_bytes()
+    with pytest.raises(BudgetExceededError, match="no room for this charge"):
+        ledger.charge("a", gaussian(100, 49.8), 0, 100)
+    assert path.read_bytes() == before
+    ledger.release("b")
+    ledger.charge("a", gaussian(100, 49.8), 0, 100)
+    assert len(lines(path)) == 1 + 2 + 3
+
+
+def test_a_run_is_charged_by_the_process_that_holds_it(path, monkeypatch):
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(100), "a test")
+    with monkeypatch.context() as patch:
+        other = dataclasses.replace(this_process(), pid=os.getppid(), started="")
+        patch.setattr("dpppl.ledger.privacy_ledger.this_process", lambda: other)
+        with pytest.raises(ConfigurationError, match="belongs to process"):
+            PrivacyLedger.open(path).charge("a", gaussian(1), 0, 1)
+    with pytest.raises(ConfigurationError, match="numbered from 0"):
+        ledger.charge("a", gaussian(2), -1, 2)
+    assert not ledger.events
+    ledger.charge("a", gaussian(1), 0, 1)
+
+
 def test_the_reservation_of_another_machine_counts_until_it_is_released(path, monkeypatch):
     ledger = full_batch_ledger(path)
     with monkeypatch.context() as patch:
@@ -826,6 +1016,16 @@ def test_the_reservation_of_another_machine_counts_until_it_is_released(path, mo
 )
 def test_which_processes_are_gone(changes, gone):
     assert is_gone(dataclasses.replace(this_process(), **changes)) == gone
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux")
+def test_a_later_process_of_the_same_number_is_another_one():
+    """It has another start, in ticks of a hundredth of a second."""
+    time.sleep(0.02)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        (own, since), (_, later) = (book._stat(pid) for pid in (os.getpid(), child.pid))
+        child.communicate(b"\n")
+    assert own in "RS" and 0 < int(since) < int(later)
 
 
 def test_without_proc_a_process_counts_while_its_number_is_taken(monkeypatch):

@@ -1,5 +1,7 @@
 """What a chain's verdict says of the prior, and of elements that depend on latents that have not arrived."""
 
+import re
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -233,3 +235,12 @@ def test_the_sites_that_are_waited_for_are_named():
         {"a": np.ones((1, draws))}, Measured(step_size=0.1, excess={"a": 0.0}), Arrival(), {"a": np.ones(1_000)}
     )
     assert constant.words["a"] == READ
+
+
+def test_a_verdict_is_printed_in_words():
+    rng = np.random.default_rng(0)
+    run = found(*chain(rng, np.eye(3), np.zeros(3), 0.05), rng.standard_normal((500, 3)))
+    for text in (str(run), repr(run)):
+        lines = text.splitlines()
+        assert lines[0] == run.line() and "array(" not in text and lines[-1].startswith("w: ")
+        assert sum(int(count) for count in re.findall(r"(?:: |, )(\d+) ", lines[-1])) == 3

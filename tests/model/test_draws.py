@@ -23,6 +23,10 @@ LAWS = {
         stats.binom([30, 20, 50, 500, 7], [0.02, 0.5, 0.97, 0.4, 0.0]),
     ),
     "logits": lambda: (dist.BinomialLogits(jnp.array([-1.0, 2.0]), 12), stats.binom(12, 1 / (1 + np.exp([1.0, -2.0])))),
+    "beta-binomial": lambda: (
+        dist.BetaBinomial(jnp.array([2.0, 0.7]), jnp.array([1.0, 3.0]), jnp.array([12, 300])),
+        stats.betabinom([12, 300], [2.0, 0.7], [1.0, 3.0]),
+    ),
     "negative binomial": lambda: (
         dist.NegativeBinomial2(jnp.array([0.5, 5.0, 70.0, 5.0, 300.0]), jnp.array([2.0, 0.7, 9.0, 0.3, 1.0])),
         stats.nbinom([2.0, 0.7, 9.0, 0.3, 1.0], [0.8, 0.7 / 5.7, 9.0 / 79.0, 0.3 / 5.3, 1.0 / 301.0]),
@@ -80,6 +84,13 @@ def test_the_law_is_that_of_the_distribution(name):
     assert largest(0.0) < 4.5
     is_continuous = not jnp.issubdtype(theirs.dtype, jnp.integer)
     assert largest(np.where(is_continuous, 0.1 * spread, 1.0)) > 4.5
+
+
+@pytest.mark.parametrize("law", [dist.BinomialProbs, lambda p, n: dist.BetaBinomial(2.0, 3.0, n)])
+def test_a_total_count_may_be_of_floats(law):
+    """NumPyro's samplers raise TypeError; its log probabilities take them."""
+    counts = [drawn(law(0.3, n), jax.random.key(0), (50,)) for n in (np.int32(7), np.float32(7.0))]
+    assert counts[0].dtype == counts[1].dtype == jnp.int32 and jnp.array_equal(*counts) and jnp.ptp(counts[0]) > 2
 
 
 @pytest.mark.quick_cases(1)

@@ -488,3 +488,59 @@ def test_arguments_that_are_neither_rows_nor_public(extra, message):
 )
 def test_public_and_other_arguments_pass(extra):
     assert split_model(any_model, (X, Y), {"extra": extra}).num_rows == N
+
+
+def with_prior(prior, law):
+    def model(y):
+        sigma = numpyro.sample("sigma", prior())
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", law(sigma), obs=y)
+
+    return model
+
+
+NORMAL = lambda sigma: dist.Normal(0.0, sigma)  # noqa: E731
+PARAMETERS = {
+    "scale": (lambda: dist.Normal(0.0, 1.0), NORMAL, "the scale of site 'y' is latent 'sigma', whose prior is not positive: give it one"),
+    "rate": (lambda: dist.StudentT(5.0, 1.0, 1.0), dist.Poisson, "write jnp.exp(sigma)"),
+    "probability": (lambda: dist.Normal(0.5, 1.0), dist.Bernoulli, "whose prior is not between 0 and 1: give it one that is, or write jax.nn"),
+    "constant": (lambda: dist.Delta(1.0), NORMAL, "latent 'sigma' is a Delta, which is a constant"),
+    "far from 0": (lambda: dist.Normal(5.0, 1.0), NORMAL, None),
+    "positive": (lambda: dist.HalfNormal(1.0), NORMAL, None),
+    "a share": (lambda: dist.Normal(0.5, 0.1), dist.Bernoulli, None),
+    "without moments": (lambda: dist.Cauchy(0.0, 1.0), lambda mu: dist.Normal(mu, 1.0), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_latent_that_may_be_no_scale_is_refused(name):
+    """By its prior: more than a fiftieth of it is outside of what the parameter takes."""
+    prior, law, words = PARAMETERS[name]
+    y = np.arange(9) % 2 if name in ("rate", "probability", "a share") else np.linspace(-1.0, 1.0, 9, dtype=np.float32)
+    if words is None:
+        assert split_model(with_prior(prior, law), (y,), {}).num_rows == 9
+    else:
+        with pytest.raises(UnsupportedModelError) as caught:
+            split_model(with_prior(prior, law), (y,), {})
+        assert words in str(caught.value)
+
+
+def test_what_runs_no_model_is_refused():
+    def yields(y):
+        yield numpyro.sample("mu", dist.Normal(0.0, 1.0))
+
+    async def awaited(y):
+        numpyro.sample("mu", dist.Normal(0.0, 1.0))
+
+    for model in (yields, awaited):
+        with pytest.raises(UnsupportedModelError, match="the model yields or is async, so calling it runs none of it"):
+            split_model(model, (np.zeros(9, np.float32),), {})
+
+
+def test_byte_orders_are_read_and_plates_are_named():
+    y = np.linspace(-1.0, 1.0, 9).astype(">f4")
+    model = with_prior(*PARAMETERS["positive"][:2])
+    rows, _ = split_model(model, (y,), {}).arrays((y,), {})
+    np.testing.assert_array_equal(rows["y"], y.astype("f4"))
+    with pytest.raises(ConfigurationError, match="data_plate is the name of a plate, data_plate='data', got a plate"):
+        split_model(model, (y,), {}, data_plate=numpyro.plate("data", 9))

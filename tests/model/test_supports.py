@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from small_models import latent, seen
@@ -47,3 +48,20 @@ def test_responses_outside_the_support_are_told_from_others(kind):
     assert of_rows(rows).tolist() == [False] * len(inside) + [True] * len(outside)
     lines = codes(split)
     assert not lines if words is None else len(lines) == 1 and lines[0].startswith("site 'y': ") and words in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [(dist.Normal(0, 1), "site 'y': times"), (dist.Exponential(1), "site 'y': LeftCensoredDistribution takes")],
+)
+def test_censored_responses_are_worded_whatever_their_law(law, words):
+    """Of a law of all real numbers, as with detection limits, too: that raised KeyError once a run was charged."""
+
+    def model(y, beyond, end):
+        latent("a")
+        with numpyro.plate("data", 3):
+            numpyro.sample("y", dist.LeftCensoredDistribution(law, beyond), obs=y, infer={"censored_by": end})
+
+    args = np.ones(3, np.float32), np.array([True, False, False]), np.ones(3, np.float32)
+    (line,) = codes(split_model(model, args, {}))
+    assert line.startswith(words) and line.endswith("times and indicators must agree with the declared censoring times")

@@ -16,7 +16,7 @@ from dpppl.access.clipping import SLACK, Centred, Flat, PerSite
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model.arguments import Public
+from dpppl.model.arguments import Arguments, Public
 from dpppl.model.split import split_model
 from dpppl.model.units import MASK, grouped, responses_of, split_in_units
 from dpppl.subsampling import FullBatch, Poisson
@@ -256,7 +256,7 @@ def test_bad_ids_and_models_are_refused_by_name(model, ids, error, words):
 def test_ids_with_the_index_of_other_rows_are_refused():
     x, y = rows_of(4)
     frame, ids = pd.DataFrame(x), pd.Series([1, 1, 2, 2], index=[3, 2, 1, 0])
-    words = r"arguments 'x' and 'person' have different indices.*person\.loc\[x\.index\]"
+    words = r"arguments 'x' and 'person' have different indices.*person\.reindex\(x\.index\)"
     for args, kwargs in (((frame,), {"y": y}), ((), {"y": y, "x": frame}), ((Public(ids), frame), {})):
         model = linear if len(args) < 2 else lambda offset, x, y=None: linear(x, y)
         with pytest.raises(ConfigurationError, match=words):
@@ -275,3 +275,26 @@ def test_nothing_is_grouped_without_a_name_or_twice():
     once = functools.partial(grouped, linear, ids="person", max_rows=2, key=key())
     first = once(args, {"person": [0, 0, 1, 1]})
     assert once(*first)[1] is first[1]
+
+
+@pytest.mark.parametrize(
+    "other", [np.zeros(4), [0.0] * 4, jax.ShapeDtypeStruct((4,), np.float32)], ids=["array", "list", "shape"]
+)
+@pytest.mark.parametrize("kind", [pd.DataFrame, lambda x: pd.Series(x[:, 0])], ids=["frame", "series"])
+def test_rows_out_of_the_order_of_their_index_go_with_nothing_that_has_none(kind, other):
+    """A frame that was sorted or shuffled, beside an array that was not: rows went by position, without a word."""
+    table = kind(np.zeros((4, 2)))
+    model = lambda x, y: None  # noqa: E731
+    for wrong in (table.iloc[[2, 0, 1, 3]], table[::-1]):
+        for args in ((wrong, other), (other, wrong)):
+            with pytest.raises(
+                ConfigurationError, match=r"not in the order of its index.*sort_index\(\).*to_numpy\(\)"
+            ):
+                Arguments.of(model, args, {})
+        for right in (wrong.sort_index(), wrong.to_numpy()):
+            Arguments.of(model, (right, other), {})
+        Arguments.of(model, (wrong, wrong), {})
+        Arguments.of(model, (wrong, Public(np.zeros(4))), {})
+    kept = kind(np.zeros((9, 2))).iloc[[1, 3, 4, 8]]  # a part of the rows, in order
+    for right in (kept, table.set_axis(list("dacb")), table):
+        Arguments.of(model, (right, other), {})

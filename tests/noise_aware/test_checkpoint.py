@@ -1,5 +1,7 @@
 """A run of NoiseAware that is killed between accesses goes on: the same bits, and the price of one run."""
 
+import functools
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -8,6 +10,8 @@ from patches import run_through
 
 import dpppl
 from dpppl.errors import CheckpointError
+from dpppl.noise_aware.binding import bind
+from dpppl.runs.checkpoint import Checkpoint
 
 Y = np.random.default_rng(1).normal(0.4, 1.0, 400).astype(np.float32)
 
@@ -18,14 +22,16 @@ def model(y, scale=2.0):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
-def noise_aware(checkpoint=None, ledger=None, **settings):
+def noise_aware(checkpoint=None, ledger=None, of=model, **settings):
     settings = {"target_epsilon": 2.0, "target_delta": 1e-5, "num_samples": 50} | settings
-    return dpppl.NoiseAware(
-        model, checkpoint=checkpoint, ledger=ledger, print_cost=False, progress_bar=False, **settings
-    )
+    return dpppl.NoiseAware(of, checkpoint=checkpoint, ledger=ledger, print_cost=False, progress_bar=False, **settings)
 
 
 class Killed(BaseException):
+    pass
+
+
+class Held(Exception):
     pass
 
 
@@ -96,3 +102,50 @@ def test_a_checkpoint_of_another_run_is_refused_before_anything_is_charged(tmp_p
         with pytest.raises(CheckpointError, match="of another run"):
             other.run(dpppl.secret_key(), *arguments)
         assert not other.budget.charged and path.read_bytes() == kept and claimed == used
+
+
+SHIFT = np.zeros(2, np.float32)
+OTHERS = {
+    "settings": ({"target_epsilon": 10.0}, {"target_delta": 1e-6}, {"width": "sandwich"}, {"clipping_norm": 2.0}),
+    "arguments": (
+        {"y": np.where(np.arange(len(Y)) == 7, 0.0, Y).astype(np.float32)}, {"scale": 3.0}, {"shift": SHIFT + 1.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+def test_a_checkpoint_holds_all_that_decides_what_an_access_costs_and_means(others, tmp_path, monkeypatch, claimed):
+    """Releases of a large epsilon would be charged at a small one. No program is compiled for this."""
+    path, hold = tmp_path / "run.ckpt", Checkpoint.hold
+
+    def held(self, *arguments):
+        hold(self, *arguments)
+        self.write([])
+        raise Held
+
+    def shifted(y, scale, shift):
+        model(y - shift.sum(), scale)
+
+    def run(y=Y, scale=2.0, shift=SHIFT, **settings):
+        private = noise_aware(path, of=shifted, **settings)
+        try:
+            private.run(dpppl.secret_key(), y, scale, dpppl.Public(shift))
+        finally:
+            assert not private.budget.charged and not claimed
+
+    if others is OTHERS["settings"]:
+        first = functools.lru_cache(maxsize=1)(
+            lambda: bind(noise_aware(of=shifted), (Y, 2.0, dpppl.Public(SHIFT)), {}, dpppl.secret_key())
+        )
+        monkeypatch.setattr("dpppl.noise_aware.runner.bind", lambda *_: first())
+    monkeypatch.setattr("dpppl.noise_aware.runner.prepared", lambda *_: {})
+    monkeypatch.setattr(Checkpoint, "hold", held)
+    for _ in range(2):  # the same run may go on
+        with pytest.raises(Held):
+            run()
+    kept = path.read_bytes()
+    for other in others:
+        with pytest.raises(CheckpointError, match="of another run"):
+            run(**other)
+        assert path.read_bytes() == kept

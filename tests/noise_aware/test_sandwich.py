@@ -20,7 +20,7 @@ from dpppl.noise_aware.curvature import Curvature, _ratio, dispersion
 from dpppl.noise_aware.measured import Widths
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
-from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.statistics import RowStatistics, units
 from dpppl.row_statistics.weights import Weights
 
 SETTINGS = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False)
@@ -95,6 +95,34 @@ def test_weights_multiply_scores_before_they_are_clipped(model):
         for one, other, power in zip(half, whole, (1, 1, 2)):
             ratio = np.linalg.norm(one) / np.linalg.norm(other)
             assert ratio > 0.5**power + 0.05 if is_cut else ratio == pytest.approx(0.5**power, rel=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most_scores", [1.0, float("inf")])
+def test_weighted_scores_have_mean_zero_at_the_truth_and_the_curvature_is_their_slope(most_scores):
+    """Of 20,000 rows, weights that follow a covariate, half of the scores clipped: sums within 4 standard errors of 0, and slopes by
+    finite differences within 4 %; a curvature that has the weight twice is a third off."""
+    rng, count, column = np.random.default_rng(0), 20_000, Weights("weight", 2.0)
+    x = np.column_stack([np.ones(count), rng.standard_normal(count)]).astype(np.float32)
+    truth, weight = np.array([0.3, -0.2], np.float32), 2.0 / (1.0 + np.exp(-x[:, 1]))
+    rows = {"x": x, "y": (x @ truth + rng.standard_normal(count)).astype(np.float32), "weight": weight.astype(np.float32)}
+    split = split_model(column.model(linear, rows), (), rows)
+    latents, numbered = Coordinates.of(split).latents, rows | {ROW_NUMBER: np.arange(count, dtype=np.int32)}
+    of_row = RowStatistics(Responses.of(split), latents, full(2).first(), column, most_scores)
+    total = jax.jit(lambda at: jax.vmap(lambda row: of_row.look(at, row, ({}, jax.random.key(0))))(numbered))
+
+    def looked(moved):
+        at = state_of(full(2), point=truth + moved, norm=0.4, curvature_bound=50.0)
+        found = {name: np.asarray(value, float) for name, value in total(at).items()}
+        psi = found["score"] * float(at.norm / units(at.score_share, most_scores)[0])
+        return psi, parts({name: value.sum(axis=0) for name, value in found.items()}, at, most_scores)
+
+    psi, (_, a, _) = looked(0.0)
+    lengths = np.linalg.norm(psi, axis=1)
+    assert 0.2 < np.mean(lengths > 0.39) < 0.9
+    assert np.max(np.abs(psi.mean(axis=0)) / psi.std(axis=0)) * np.sqrt(count) < 4.0
+    slope = np.array([looked(-d)[1][0] - looked(d)[1][0] for d in 0.05 * np.eye(2, dtype=np.float32)]).T / 0.1
+    np.testing.assert_allclose(a, (slope + slope.T) / 2.0, atol=0.04 * slope.max())
 
 
 @pytest.mark.slow

@@ -8,10 +8,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy.interpolate import BSpline
 from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, model, noise_aware, split_rows  # noqa: F401
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
+from dpppl.findings.directions import least_known, together
 from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -31,6 +33,39 @@ def verdict(**findings):
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
     }  # fmt: skip
     return Verdict(**good | findings)
+
+
+# Latents that are known only together
+
+
+def designs():
+    """By name: columns, an intercept first, and the numbers of those that add up."""
+    rng = np.random.default_rng(0)
+    x, group, place = rng.normal(size=(2_000, 3)), rng.integers(0, 4, 2_000), rng.random(2_000)
+    knots = np.concatenate([np.zeros(3), np.linspace(0.0, 1.0, 5), np.ones(3)])
+    splines = BSpline.design_matrix(place, knots, 3).toarray()
+    return {
+        "twice": (np.c_[x, x[:, :1]], (1, 4)), "dummies": (np.eye(4)[group], (0, 1, 2, 3, 4)), "splines": (splines, None),
+        "nearly constant": (np.c_[5.0 + 0.01 * x[:, 0], x[:, 1:]], (0, 1)), "sound": (x, ()), "in other units": (x * [1e-4, 1.0, 1e3], ()),
+        "a rare dummy": (np.c_[x, place < 0.005], ()), "alike": (np.c_[x, x[:, 0] + 0.5 * x[:, 1]], (1, 2, 4)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", designs())
+def test_columns_that_add_up_are_named(name):
+    """In the posterior of a linear regression, under a narrow and under a wide prior."""
+    columns, expected = designs()[name]
+    columns = np.c_[np.ones(len(columns)), columns]
+    names = [str(number) for number in range(columns.shape[1])]
+    for sd in (1.0, 100.0):
+        found = together(names, np.linalg.inv(columns.T @ columns + np.eye(len(names)) / sd**2))
+        if name == "splines":  # but for those that few rows have
+            assert "0" in found and len(found) >= 5 and not set(found).difference(names)
+        else:
+            assert found == tuple(map(str, expected))
+    if name == "in other units":
+        covariance = np.linalg.inv(columns.T @ columns / 5.0 + np.eye(4))
+        assert least_known(names, covariance, np.eye(4)) == ("1",)
 
 
 # Words: the worst finding first, and the cure that fits
@@ -61,6 +96,7 @@ def test_what_is_good_is_read():
         ({"agreement": 5.0}, "read with care: the late looks disagree with the early ones by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"chi_squared": 2.8, "degrees": 16}, "do not read: scores scatter 2.80 times as widely as their noise around one line"),
         ({"chi_squared": 1.2, "degrees": 40_000}, "not near quadratic where they were summed; raise the budget, give the latents narrower priors, or fewer of them, or transform"),
+        ({"learned": {"w[0]": 0.01}}, "the samples are the prior's; raise the budget, and check masks, weights and the coding of the data"),
         ({"unseen": 12.0}, "read with care: the rows are too few for this budget to check the model: a misfit that moves estimates by 12"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
         ({"pull": Pull(1e-4, 3.0, "w[0]")}, "read with care: the prior has latents as far from its means as here in one run of 500 at most, "
@@ -335,6 +371,21 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
     variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.variance_unit(2)) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
     assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / fit.SKEW) ** 2 + 0.16 / 100))
+
+
+def test_harm_that_is_expected_is_what_was_seen_where_noise_hides_little():
+    """And next to nothing where nothing was; with noise that hides all it does not depend on what was seen."""
+
+    def harm(signed, noise):
+        sums = np.concatenate([np.zeros(5), fit.variance_unit(2) * np.array([2e3, 2e3, 1e4, 2e3, 0, 0]), fit.LINK * signed, [0.0]])
+        found = fit.Fit.from_sums(sums, noise, 20_000, 0.0, [""])
+        return found.squared_harm, max(found.harm) ** 2
+
+    expected, seen = harm(np.array([4_000.0]), 1e-3)
+    assert expected == pytest.approx(seen, rel=0.1) and seen > 1_000.0
+    assert harm(np.array([0.0]), 1e-3)[0] < 3.0
+    hidden = [harm(np.array([signed]), 1e7)[0] for signed in (0.0, 4_000.0)]
+    assert hidden[0] == pytest.approx(hidden[1], rel=0.01)
 
 
 def test_impossible_responses_are_counted_alone():

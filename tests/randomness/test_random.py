@@ -205,3 +205,12 @@ def test_a_batch_of_keys_is_refused():
 def test_raw_key_data_are_accepted():
     key = jax.random.key(7)
     assert keys.as_key(jax.random.key_data(key)) == key
+
+
+def test_a_batch_of_raw_keys_is_no_key():
+    for size in (2, 8):
+        with pytest.raises(dpppl.ConfigurationError, match="must be a single key, not a batch"):
+            keys.as_key(np.ones((3, size), np.uint32))
+    for wrong in (np.ones(3, np.uint32), np.ones(2, np.int64), [1, 2], None):
+        with pytest.raises(dpppl.ConfigurationError, match="must be a JAX random key"):
+            keys.as_key(wrong)

@@ -1,13 +1,18 @@
 """Rows that do not inform a posterior: when they are reported, and in which words."""
 
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dpppl import Public, from_disk
 from dpppl.findings.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
 from dpppl.mcmc.measured import Measured
 from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Reading
+from dpppl.model.arguments import Arguments
+from dpppl.row_statistics.weights import Weights
 from dpppl.svi.verdict import Convergence, ParameterConvergence
 
 
@@ -33,6 +38,23 @@ def test_each_kind_is_reported_from_one_percent_on():
     assert not counted(outside=0.0099, missing=0.0099, silent=0.0099, std=0.001).lines
     assert not counted(outside=0.03, missing=0.03, silent=0.03, std=0.01).lines
     assert len(counted(silent=0.5, std=0.01).refusals) == 0
+
+
+def test_rows_that_are_ignored_name_how_their_argument_was_read():
+    """A list and a column of text declare no type, and uint64 has numbers that JAX has not: by types alone, and no other argument."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "rows.csv").write_text("a;b\n1,5;2\n2,5;x\n")
+    column, public = from_disk(folder / "rows.csv", "a", separator=";", decimal=","), Public(["a", "b"])
+    model = lambda a, b, c, d, e: None  # noqa: E731
+    given = (["x", 1.0], column, np.zeros(2, np.uint64), np.zeros(2), public)
+    read = Arguments.of(model, given, {}).by_entry
+    assert [words.split(": ")[0] for words in read] == [
+        "argument 'a' is a list", "argument 'b' is a column of a text file", "argument 'c' is uint64",
+    ]  # fmt: skip
+    found = CountedRows(outside=0.0, missing=1.0, silent=0.0, std=0.01, codes=("site 'y': counts", *read)).findings
+    (line,) = map(str, found)
+    assert "overflow. Argument 'a' is a list: an entry that is not one number" in line and "site 'y'" not in line
+    assert Weights("w", 1.0).code.startswith("argument 'w' holds weights: rows with a negative")
 
 
 def chains(word, rows, **measured):

@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +24,20 @@ from small_models import latent, seen
 from test_verdict import verdict as good_fit
 
 import dpppl
-from dpppl import ConfigurationError
+from dpppl import ConfigurationError, accounting
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
+from dpppl.frame.locate import SHARE, Locator, clipped_at, frame_charge, locator_or_none, prelude_charges, scale_of
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
-from dpppl.runs.budget import Charge
+from dpppl.row_statistics.accesses import At, Kind
+from dpppl.runs.budget import Charge, events_of
 from dpppl.svi.verdict import convergence
 
 N, WEIGHTS = 3000, np.array([0.3, 1.0, -0.5, 0.8])
@@ -413,6 +417,37 @@ def test_a_run_from_a_frame_costs_what_was_planned_and_finds_the_posterior(make,
     assert shown.to_arviz(*arguments).attrs["epsilon"] == str(report.epsilon)
 
 
+def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
+    """Each is charged before it is made, and under its own key."""
+    order, charge, key = [], frame_charge(30.0, 400), dpppl.secret_key()
+
+    def program(state, rows, public):
+        order.append((int(state.i), rows, public))
+        return np.zeros(1)
+
+    def staged(settings, bound, released, ask, bounds):
+        at = At(np.zeros(1), 1.0, 1.0, ())
+        first, second = charge.noise_multipliers[:2]
+        with pytest.raises(AssertionError, match="less noise than it is charged for"):
+            ask(Kind.GRADIENT, at, 0.999 * first)
+        assert not order
+        ask(Kind.GRADIENT, at, first)
+        with pytest.raises(AssertionError, match="access 1"):
+            ask(Kind.GRADIENT, at, max(charge.noise_multipliers[1:4]) * 0.999, 3)
+        ask(Kind.GRADIENT, at, 2.0 * second)
+        assert released.scale == pytest.approx(scale_of(charge)) and released.values == []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpppl.frame.locate.staged", staged)
+    found = Locator(
+        settings=None, bound=SimpleNamespace(rows="rows", public="public"), prior=None, is_normal=True, charge=charge,
+        programs={Kind.GRADIENT: program}, key=key,
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        found.metric(order.append)
+    assert order == [1, (0, "rows", "public"), 2, (1, "rows", "public")]
+
+
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, method):
     """The next run, which has no frame, measures norms and clips in the same coordinates."""
@@ -437,6 +472,7 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         svi = dpppl.SVI(model, AutoNormal(model), print_cost=False, **target)
         with pytest.raises(KeyboardInterrupt):
             svi.run(dpppl.secret_key(), 400, y, progress_bar=False)
+        assert [(c.is_frame, c.num_steps) for c in svi.budget.charged] == [(True, frame_charge(1.0, 1).num_steps)]
         assert svi._metric is None and not isinstance(svi._optim, MovedOptimizer)
     else:
         mcmc = dpppl.MCMC(
@@ -444,4 +480,33 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         )
         with pytest.raises(KeyboardInterrupt):
             mcmc.run(dpppl.secret_key(), y)
+        assert [(c.is_frame, c.num_steps) for c in mcmc.budget.charged] == [(True, frame_charge(1.0, 1).num_steps)]
         assert mcmc.calibrated_kernel().metric is None
+
+
+def test_a_frame_is_charged_under_the_relation_of_its_run():
+    """All rows without replacement are full batches whose account is another: charged under zero-out, the frame composed with none."""
+    with pytest.warns(UserWarning, match="without replacement"):
+        scheme = dpppl.WithoutReplacement(50, 50)
+    for subsampling in (scheme, dpppl.FullBatch(), dpppl.Poisson(1.0)):
+        mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
+        charges = prelude_charges(20.0, 300, mechanism, has_frame=True)
+        assert [charge.event.neighboring_relation for charge in charges] == [subsampling.neighboring_relation] * 2
+        steps = Charge(mechanism, np.full(300, 20.0))
+        assert accounting.epsilon(events_of([*charges, steps]), 1e-5) > 0.0
+
+
+@pytest.mark.slow
+def test_runs_on_all_rows_without_replacement_start_at_a_frame():
+    with pytest.warns(UserWarning, match="without replacement"):
+        scheme = dpppl.WithoutReplacement(400, 400)
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    settings = {"target_epsilon": 2.0, "target_delta": 1e-4, "print_cost": False}
+    kernel = dpppl.DPSGLD(linear, subsampling=scheme)
+    mcmc = dpppl.MCMC(kernel, num_warmup=100, num_samples=200, progress_bar=False, **settings)
+    mcmc.run(dpppl.secret_key(), x, x[:, 0])
+    svi = dpppl.SVI(linear, AutoNormal(linear), subsampling=scheme, **settings)
+    svi.run(dpppl.secret_key(), 300, x, x[:, 0], progress_bar=False)
+    for made in (mcmc, svi):
+        assert {event.neighboring_relation for event in made.budget.events} == {"replace_one"}
+        assert accounting.epsilon(made.budget.events, 1e-4) <= 2.0

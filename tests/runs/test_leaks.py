@@ -23,6 +23,7 @@ from small_models import linear as regression
 
 import dpppl
 from dpppl.access import clipping
+from dpppl.errors import DPPPLError
 
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
 MARKER = float(np.float32(4321.25))  # found nowhere by chance
@@ -224,7 +225,7 @@ WRONG = {
 @pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("model", WRONG.values(), ids=WRONG)
 def test_errors_of_the_model_tell_no_value(model, capfd):
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(DPPPLError) as caught:
         mcmc_of(model).run(jax.random.key(0), *data(MARKER))
     text = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
     assert len(text) > 100 and not any(digits in text for digits in DIGITS)
@@ -244,7 +245,7 @@ def test_errors_of_the_call_tell_no_value():
         (regression, (x, y), {"extra_fields": ("y",)}),
     ]
     for model, args, kwargs in calls:
-        with pytest.raises(Exception) as caught:
+        with pytest.raises(DPPPLError) as caught:
             mcmc_of(model).run(jax.random.key(0), *args, **kwargs)
         text = "".join(traceback.format_exception(caught.value))
         assert not any(digits in text for digits in DIGITS), text

@@ -18,6 +18,8 @@ MOVED, MISFIT = (
     "dpppl.frame.metric:Metric._moved",
     "test_frame:test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips",
 )
+MEASURED, CHARGED = "dpppl.runs.prelude:measure_norms", "test_prelude:test_each_access_is_charged_before_it_is_made"
+LEDGER = "dpppl.ledger.privacy_ledger:PrivacyLedger.charge"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
@@ -26,7 +28,7 @@ MUTATIONS = [
         SAME, (MCMC,)),
     bug("settings by themselves are ignored", f"{RUNNER}_alone", "short != Privacy()", "False", REFUSED, (SVI, "tmp_path")),
     bug("the kernel's noise is overruled", f"{KERNEL}checked_kernel", "getattr(kernel, name) not in (None, value)", "False", APART),
-    bug("refused results come without a word", f"{READ}warn_of", "if refusals and not allow_unconverged:", "if False:",
+    bug("refused results come without a word", f"{READ}warn_of", "if found:", "if False:",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
     bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(own))", "if True",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
@@ -45,6 +47,19 @@ MUTATIONS = [
         "test_frame:test_an_odd_latent_of_a_frame_is_not_read"),
     bug("a run that holds few of the information is read", f"{COUNTED}of_information", "informed < LITTLE", "False",
         "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ("few rows hold the rest, as rare events do",))),
+    bug("accesses of a frame are not charged", MEASURED, "located.metric(partial(opened.charge, 0))", "located.metric(lambda until: None)",
+        CHARGED, ("monkeypatch", "tmp_path", True)),
+    bug("a histogram is not charged", MEASURED, "opened.charge(len(charges) - 1, 1)", "None", CHARGED, ("monkeypatch", "tmp_path", False)),
+    bug("steps are not reserved before the histogram", MEASURED, "later=(run.run_id, plan.what, plan.charges),", "", CHARGED,
+        ("monkeypatch", "tmp_path", False)),
+    bug("a frame with less noise than is charged goes unnoticed", "dpppl.frame.locate:Locator.metric", "before, noises)", "before)",
+        "test_frame:test_no_access_of_a_frame_has_less_noise_than_is_charged", ("monkeypatch",)),
+    bug("what a run has reserved is free", "dpppl.runs.budget:_Run.held", "self.planned if self.is_open else self.charged", "self.charged",
+        "test_budget:test_what_is_reserved_is_not_free"),
+    bug("a charge takes room that others have reserved", LEDGER, 'self._admit(self._book, run_id, np.maximum(run.taken, cost), "charge")',
+        "None", "test_ledger:test_a_charge_that_costs_more_than_was_reserved_needs_room_of_its_own", ("path",)),
+    bug("a run is charged by any process", LEDGER, "run.owner != this_process()", "False",
+        "test_ledger:test_a_run_is_charged_by_the_process_that_holds_it", ("path", "monkeypatch")),
     bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "of_rows, ", "", ROWS, ("short",)),
 ]  # fmt: skip
 

@@ -139,14 +139,15 @@ except KeyReuseError:
     refused = True
 claim(dpppl.secret_key())
 if child == 0:
+    words = []
     for run in (lambda: dpppl.check(print, 1), lambda: dpppl.private_scale(key, [1.0] * 9, noise_multiplier=1.0)):
         try:
             run()
-            refused = False
         except ProcessError as error:
-            refused = refused and "get_context('spawn')" in str(error)
-    os._exit(0 if (copies, refused) == (1, True) else 1)
-sys.exit(os.waitpid(child, 0)[1] or (copies, refused) != (0, False))
+            words.append("get_context('spawn')" in str(error))
+    os._exit(0 if (copies, refused, words) == (1, True, [True, True]) else 1)
+in_child = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # not the status, of which an exit code has 8 bits
+sys.exit(2 if in_child else 3 * ((copies, refused) != (0, False)))
 """
 
 

@@ -162,6 +162,8 @@ def test_without_a_check_the_search_finds_values(mutant, monkeypatch):
     """As the library was before each of them; without a mark, lists go on to a refusal that names no argument."""
     monkeypatch.setattr(mutant, lambda *_, **__: None)
     names, where = MUTANTS[mutant]
-    for name, _, failure in failures({name: WRONG[name] for name in names}, {"NoiseAware": METHODS["NoiseAware"]}):
+    seen = list(failures({name: WRONG[name] for name in names}, {"NoiseAware": METHODS["NoiseAware"]}))
+    assert {name for name, *_ in seen} == set(names)
+    for name, _, failure in seen:
         found = any(where in mark for mark in failure.marks) if where else "argument 'y'" not in str(failure.error)
         assert found, name

@@ -64,7 +64,7 @@ def test_a_model_of_intervals_has_any_shares_and_a_trend():
     private = dpppl.NoiseAware(model, target_epsilon=3.0, target_delta=1e-6, print_cost=False, progress_bar=False)
     private.run(dpppl.secret_key(), *schema.encoded(table))
     (drawn,) = synthetic.datasets(
-        model, private.get_samples(allow_unconverged=True), schema, jax.random.key(0), num_rows=40_000, num_datasets=1
+        jax.random.key(0), model, private.get_samples(allow_unconverged=True), schema, num_rows=40_000, num_datasets=1
     )
     for of in (lambda t: np.mean(np.asarray(t["value"]) == 40), lambda t: np.mean(np.asarray(t["value"]) == 60)):
         assert abs(of(drawn) - of(table)) < 0.03  # sampling of 4,000 rows .008
@@ -168,10 +168,10 @@ def test_samples_of_another_model_are_refused(schema, samples, words):
     """What samples lack was drawn from the prior, without a word."""
     with pytest.raises(ConfigurationError, match=words):
         synthetic.datasets(
-            synthetic.table_model(schema), samples, schema, jax.random.key(0), num_rows=3, num_datasets=2
+            jax.random.key(0), synthetic.table_model(schema), samples, schema, num_rows=3, num_datasets=2
         )
     with pytest.raises(ConfigurationError, match="no site 'c'"):
-        synthetic.datasets(synthetic.table_model(PAIR), DRAWS, OTHER, jax.random.key(0), num_rows=3, num_datasets=2)
+        synthetic.datasets(jax.random.key(0), synthetic.table_model(PAIR), DRAWS, OTHER, num_rows=3, num_datasets=2)
 
 
 def test_a_missing_column_is_named():
@@ -231,7 +231,7 @@ def test_tables_have_the_schemas_columns_and_relations():
     samples = {site: value for site, value in samples.items() if site not in {c.name for c in SCHEMA.columns}}
     samples["age given the columns before"] = np.tile(np.array([[[-0.5], [1.0]]]), (8, 1, 1))
     samples["sd of age"] = np.full(8, 1e-3)
-    tables = synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=3)
+    tables = synthetic.datasets(jax.random.key(1), model, samples, SCHEMA, num_rows=50, num_datasets=3)
     assert [str(kind) for kind in tables[0].dtypes] == ["category", "int64", "float64", "category"]
     for table in tables:
         assert len(table) == 50 and list(table.columns) == [column.name for column in SCHEMA.columns]
@@ -239,17 +239,17 @@ def test_tables_have_the_schemas_columns_and_relations():
         assert table.income.between(0, 1e6).all()
     assert not tables[0].equals(tables[1])
     with pytest.raises(ConfigurationError, match="fewer tables"):
-        synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=9)
+        synthetic.datasets(jax.random.key(1), model, samples, SCHEMA, num_rows=50, num_datasets=9)
     for wrong in (7, object(), None, {}, [1.0], {"a": 1.0}):
         words = r"pass private\.get_samples\(\)" if isinstance(wrong, dict) else "samples must be a dict, got"
         with pytest.raises(ConfigurationError, match=words):
-            synthetic.datasets(model, wrong, SCHEMA, jax.random.key(1), num_rows=50)
+            synthetic.datasets(jax.random.key(1), model, wrong, SCHEMA, num_rows=50)
     for schema, key, words in (
         (SCHEMA, 7, "rng_key"),
         (Schema, jax.random.key(1), "schema must be a Schema, got a type"),
     ):
         with pytest.raises(ConfigurationError, match=words):
-            synthetic.datasets(model, samples, schema, key, num_rows=50)
+            synthetic.datasets(key, model, samples, schema, num_rows=50)
 
 
 def cells(noise, **columns):
@@ -408,3 +408,12 @@ def test_tables_that_the_verdict_refuses_are_written_by_the_advised_command(tmp_
     assert "--allow-unconverged and another --out write tables" in capsys.readouterr().err
     assert {file.name for file in (tmp_path / "refused").iterdir()} == {"report.json", "report.html"}
     assert main([*command, "new", "--allow-unconverged"]) == 0 and (tmp_path / "new" / "synthetic_1.csv").exists()
+
+
+def test_the_key_comes_first_and_may_still_come_last():
+    model, key = synthetic.table_model(PAIR), jax.random.key(0)
+    (first,) = synthetic.datasets(key, model, DRAWS, PAIR, num_rows=3, num_datasets=1)
+    for args, named in (((model, DRAWS, PAIR, key), {}), ((model, DRAWS, PAIR), {"rng_key": key})):
+        with pytest.warns(DeprecationWarning, match=r"datasets\(rng_key, model, samples, schema, ...\)"):
+            (last,) = synthetic.datasets(*args, num_rows=3, num_datasets=1, **named)
+        assert last.equals(first)

@@ -30,7 +30,10 @@ def columns():
 
 def test_locations_and_scales_are_about_right_and_cost_three_accesses():
     x = columns()
-    found = dpppl.private_scale(dpppl.secret_key(), x, target_epsilon=1.0, target_delta=1e-5)
+    with pytest.warns(
+        dpppl.UnconvergedWarning, match=r"(49|50|51)\.\d% ± 0\.\d% of the values of a column are missing"
+    ):
+        found = dpppl.private_scale(dpppl.secret_key(), x, target_epsilon=1.0, target_delta=1e-5)
     usual = slice(0, 6)
     mean, sd = x[:, usual].mean(axis=0), x[:, usual].std(axis=0)
     ratio = found.scale[usual][[0, 1, 2, 3, 5]] / sd[[0, 1, 2, 3, 5]]
@@ -75,3 +78,13 @@ def test_inside_a_transform_it_is_refused_before_a_charge(tmp_path):
     with pytest.raises(dpppl.ConfigurationError, match=r"inside jax\.jit"):
         jax.jit(lambda x: dpppl.private_scale(key, x, noise_multiplier=10.0, ledger=ledger).location)(np.arange(100.0))
     assert ledger.spent == 0.0
+
+
+def test_words_and_dicts_are_said_to_be_no_numbers():
+    for entry in ("tall", {"height": 1.8}, [1.8, 1.7]):
+        with pytest.warns(
+            dpppl.UnconvergedWarning,
+            match=r"% of the values .*\. Argument 'x' is a list: an entry that is not one number",
+        ):
+            found = dpppl.private_scale(dpppl.secret_key(), [entry] * 2_000, noise_multiplier=5.0)
+        assert not found.is_resolved[0] and abs(found.missing[0] - 1.0) < 6.0 * 5.0 / 2_000

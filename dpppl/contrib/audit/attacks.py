@@ -134,7 +134,7 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
     if not is_stepped and num_steps is not None and inspect.isfunction(audited):
         raise ConfigurationError(
             "num_steps is for a kernel or an SVI, and a function is taken as runner(rng_key, *args): for a NumPyro model give "
-            "its kernel, audit(dpppl.DPSGLD(model, noise_multiplier=3.0), y, num_steps=10, delta=1e-5)."
+            "its kernel, audit(dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=3.0), y, num_steps=10, delta=1e-5)."
         )
     if is_stepped != (num_steps is not None):
         raise ConfigurationError(

@@ -121,6 +121,10 @@ class Recorded(Charged):
         keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), (2, num_trials // 2))
         total = [np.zeros(num_trials // 2), np.zeros(num_trials // 2)]
         for number, (access, (shapes, made)) in enumerate(self.made.items()):
+            if (
+                not made
+            ):  # a program that was compiled, and that another one replaced: a run at its frame is compiled twice
+                continue
             stacked = [np.stack(values) for values in zip(*made)]
             ratio = jax.jit(jax.vmap(partial(_ratio, access, shapes, number, stacked), in_axes=(None, 0)))
             for values, present, half in zip(total, (1.0, 0.0), keys):

@@ -9,7 +9,7 @@ from typing import Any
 from dpppl.contrib.cli.models import Answer
 from dpppl.contrib.synthetic import RULES, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
-from dpppl.data.entries import text_rows
+from dpppl.data.entries import other_separator, text_rows
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
@@ -81,7 +81,7 @@ def _synthesize(options: argparse.Namespace) -> Answer:
             f"the budget is spent, and the tables should not be used: {verdict.refusals[0]} The report is in {options.out}; "
             "--allow-unconverged and another --out write tables all the same, at a new cost."
         )
-    tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
+    tables = datasets(secret_key(), model, samples, schema, num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
         table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
     (options.out / "README.txt").write_text(_README.format(
@@ -115,9 +115,13 @@ def _read(path: Path, schema: Schema) -> tuple[dict[str, list[str | None]], int]
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
     wanted = [column.name for column in schema.columns]
+    names = names if set(wanted).issubset(names) else [name.strip() for name in names]
     if not count or any(names.count(name) != 1 for name in wanted):
+        cure = (
+            f"; between its names is {other_separator(names)!r}: save it with commas" if other_separator(names) else ""
+        )
         raise ConfigurationError(
-            f"{path} is no table with rows whose first line names each of the columns {', '.join(wanted)} once."
+            f"{path} is no table with rows whose first line names each of the columns {', '.join(wanted)} once{cure}."
         )
     places = [names.index(name) for name in wanted]
     return dict(zip(wanted, map(list, zip(*([row[k] if row else None for k in places] for row in rows))))), count

@@ -58,12 +58,6 @@ class Category:
         kind, texts = declared(column), [isinstance(value, str) for value in self.values]
         if kind == "time" or (kind == "number" and all(texts)):
             raise ConfigurationError(_wrong(self.name, column, "write the categories as the table has them"))
-        found = getattr(getattr(column, "dtype", None), "categories", None)
-        if found is not None and len(found) and np.all(categories_of(entries_of(found), self.values) < 0):
-            raise ConfigurationError(
-                f"column '{self.name}' of the table is of a type with other categories than the schema's, which are "
-                f"{', '.join(map(repr, self.values))}: spell both alike."
-            )
 
     def decoded(self, codes: Array, random: np.random.Generator) -> Any:
         """The categories of codes (N,), as a pandas Categorical; `random` is not used."""

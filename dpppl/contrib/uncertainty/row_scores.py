@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from numpyro import handlers
 from numpyro.infer import log_likelihood
 
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import UnsupportedModelError
 from dpppl.model import censoring
 from dpppl.runs.private_score import ModelScore, checked_range
 from dpppl.types import BySite, Function, Tree
@@ -49,11 +49,6 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
     True
     """
     low, high = checked_range(bounds)
-    if not callable(statistic):
-        raise ConfigurationError(
-            f"the statistic is a {type(statistic).__name__}; pass a function: discrepancy(model, lambda draw, responses, *args: "
-            "..., bounds)."
-        )
 
     def difference(row_number: Any, batch: Tree, /, samples: Tree, *args: Tree, **kwargs: Tree) -> jax.Array:
         count = len(jax.tree.leaves(samples)[0])

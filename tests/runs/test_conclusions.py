@@ -1,0 +1,154 @@
+"""Nothing that fails after the last access of a run costs its results: they are kept, and the error says how to read them."""
+
+import sys
+import warnings
+
+import jax
+import numpy as np
+import optax
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+from small_models import normal_mean
+
+import dpppl
+from dpppl.runs import progress
+
+Y = np.random.default_rng(0).normal(0.5, 1.0, 200).astype(np.float32)
+BUDGET = {"target_epsilon": 20.0, "target_delta": 1e-5, "print_cost": False}
+
+
+def noise_aware():
+    runner = dpppl.NoiseAware(normal_mean, num_samples=20, progress_bar=False, **BUDGET)
+    return runner, lambda: runner.run(dpppl.secret_key(), Y)
+
+
+def mcmc():
+    runner = dpppl.MCMC(dpppl.DPSGLD(normal_mean), num_warmup=2, num_samples=8, progress_bar=False, **BUDGET)
+    return runner, lambda: runner.run(dpppl.secret_key(), Y)
+
+
+def svi():
+    runner = dpppl.SVI(normal_mean, AutoNormal(normal_mean), **BUDGET)
+    return runner, lambda: runner.run(dpppl.secret_key(), 4, Y, progress_bar=False)
+
+
+def samples(runner):
+    """What the error names, typed."""
+    if isinstance(runner, dpppl.SVI):
+        params = runner.result.averaged_params(allow_unconverged=True)
+        return runner.result.sample_posterior(jax.random.key(0), 5, params)["mu"]
+    return runner.get_samples(allow_unconverged=True)["mu"]
+
+
+NAMED = {
+    "noise_aware": "get_samples(allow_unconverged=True) returns the samples, and sample_again(dpppl.secret_key(), ...)",
+    "mcmc": "get_samples(allow_unconverged=True) returns the samples",
+    "svi": "svi.result.averaged_params(allow_unconverged=True) returns the parameters",
+}
+NUMBERS = {  # what is computed of the releases at the end of a run
+    "noise_aware": "dpppl.noise_aware.verdict.Verdict.from_releases",
+    "mcmc": "dpppl.mcmc.outcome.measure",
+    "svi": "dpppl.svi.runner.counted_rows",
+}
+WORDS = {  # what is worded when results are read
+    "noise_aware": "dpppl.noise_aware.verdict.found",
+    "mcmc": "dpppl.mcmc.outcome.ranked",
+    "svi": "dpppl.svi.result.convergence",
+}
+
+
+def fails(*_, **__):
+    raise KeyError("planted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", NAMED)
+def test_a_verdict_that_fails_costs_no_samples(method, monkeypatch):
+    """Planted at the end of a run, and where the verdict is worded: what the error names works while the fault is there. Once it is
+    gone, sample_again gives the verdict at no cost."""
+    runner, run = globals()[method]()
+    with monkeypatch.context() as patch:
+        patch.setattr(NUMBERS[method], fails)
+        with pytest.raises(dpppl.ConclusionError) as caught:
+            run()
+        assert NAMED[method] in str(caught.value) and isinstance(caught.value.__cause__, KeyError)
+        spent = runner.privacy_report().epsilon
+        assert np.all(np.isfinite(samples(runner))) and spent > 10.0
+        if method != "svi":  # whose verdict then has no counts of rows
+            with pytest.raises(dpppl.ConclusionError, match="could not be computed"):
+                _ = runner.verdict.findings
+    if method == "noise_aware":
+        runner.sample_again(dpppl.secret_key(), Y)
+        assert runner.verdict.line().startswith("read") and runner.privacy_report().epsilon == spent
+    else:
+        runner, run = globals()[method]()
+        run()
+    monkeypatch.setattr(WORDS[method], fails)
+    with pytest.raises(
+        dpppl.ConclusionError, match=r"allow_unconverged=True\) returns the results without their verdict"
+    ):
+        _ = runner.result.params if method == "svi" else runner.get_samples()
+    assert np.all(np.isfinite(samples(runner)))
+
+
+@pytest.mark.slow
+def test_draws_that_fail_are_made_again_from_the_releases(monkeypatch):
+    runner, run = noise_aware()
+    with monkeypatch.context() as patch:
+        patch.setattr("dpppl.noise_aware.posterior.draw", fails)
+        with pytest.raises(
+            dpppl.ConclusionError, match=r"kept: sample_again\(dpppl.secret_key\(\), ...\) with the arguments of run"
+        ):
+            run()
+    spent = runner.privacy_report().epsilon
+    runner.sample_again(dpppl.secret_key(), Y)
+    assert samples(runner).shape == (20,) and runner.privacy_report().epsilon == spent
+
+
+@pytest.mark.slow
+def test_a_warning_that_is_an_error_costs_no_result():
+    """Of parameters that are not finite SVI warns; where warnings are errors, the result is kept."""
+    runner = dpppl.SVI(normal_mean, AutoNormal(normal_mean), optax.sgd(1e38), clipping_norm=1e6, **BUDGET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="parameters are not finite"):
+            runner.run(dpppl.secret_key(), 4, Y, progress_bar=False)
+    assert runner.result.last_params.keys() == {"mu_auto_loc", "mu_auto_scale"}
+
+
+def test_a_bar_that_cannot_be_shown_ends_nothing(monkeypatch):
+    """A stream that closes while a run is under way: a notebook that is gone."""
+
+    class Closing:
+        is_open, written = True, 0
+
+        def write(self, text):
+            if not self.is_open:
+                raise OSError("the stream is gone")
+            self.written += len(text)
+
+        def flush(self):
+            pass
+
+    stream = Closing()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.bar_for(3, visible=True) as bar:
+        assert stream.written
+        stream.is_open = False
+        bar.set_description("accesses")
+        for _ in range(3):
+            bar.update(1)
+        bar.refresh()
+
+
+def test_an_error_after_the_accesses_is_one_of_ours():
+    """An interrupt stays one, and an error that says it already stays as it is."""
+    with pytest.raises(
+        dpppl.ConclusionError, match=r"samples could not be computed \(KeyError, shown above\).*kept: call f"
+    ):
+        with dpppl.errors.concluding("samples", "call f"):
+            fails()
+    with pytest.raises(dpppl.ConclusionError, match=r"^inner"), dpppl.errors.concluding("samples", "call f"):
+        raise dpppl.ConclusionError("inner")
+    with pytest.raises(KeyboardInterrupt), dpppl.errors.concluding("samples", "call f"):
+        raise KeyboardInterrupt

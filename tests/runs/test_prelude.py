@@ -1,0 +1,155 @@
+"""What is charged before a run's steps, and when: the accesses of a frame and the histogram of norms, without programs."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_budget import DELTA, MECHANISM, most, spent, steps
+
+import dpppl
+from dpppl import PrivacyLedger
+from dpppl.access.norm_histogram import histogram_mechanism
+from dpppl.errors import BudgetExceededError, KeyReuseError
+from dpppl.runs import prelude
+from dpppl.runs.budget import Budget
+from dpppl.runs.prelude import SHARE, after_histogram, histogram_charge, measure_norms
+from dpppl.runs.session import Run
+from dpppl.subsampling import Poisson
+
+STEPS, HISTOGRAM, FRAME = steps(20), steps(1, noise=60.0, is_query=True), steps(7, noise=80.0, is_frame=True)
+ROWS = {"y": np.ones(5, np.float32)}
+
+
+class Prelude:
+    """A run whose programs note what was charged when they were called."""
+
+    def __init__(self, monkeypatch, budget, key=None, fails=""):
+        self.budget, self.fails, self.metrics, self.charged, self.chosen, self.proved = budget, fails, [], [], [], []
+        self.run = Run(dpppl.secret_key() if key is None else key, "name")
+        method = SimpleNamespace(mapped_chunk="chunk")
+        self.plan = SimpleNamespace(
+            charges=[STEPS],
+            method=method,
+            arguments="arguments",
+            rows=ROWS,
+            public={},
+            notes=[],
+            print_cost=False,
+            what="a run",
+        )
+        monkeypatch.setattr(prelude, "prove", lambda *what, rows: self.proved.append(what))
+
+    def looks(self, name):
+        assert self.proved == [("chunk", "arguments")], "proved before anything is charged"
+        if name == self.fails:
+            raise KeyboardInterrupt
+        kinds = {c.is_frame: c.num_steps for c in self.budget.charged}
+        in_ledger = 0 if self.budget.ledger is None else sum(e.num_accesses for e in self.budget.ledger.events)
+        self.charged.append((name, kinds.get(True, 0), kinds.get(False, 0), in_ledger))
+
+    def phase_in(self, metric):
+        def counts():
+            self.looks("histogram")
+            return np.arange(3.0)
+
+        def choose(norms, scale):
+            if self.fails == "choosing":
+                raise KeyboardInterrupt
+            self.chosen.append((norms, scale))
+
+        self.metrics.append(metric)
+        counts.digest = "p"
+        return SimpleNamespace(
+            plan=self.plan, histogram=HISTOGRAM, start={}, scale=2.0, program=lambda key: (counts, ()), choose=choose,
+            found=lambda counts, std: ((counts.tolist(), std, metric), "counted"),
+        )  # fmt: skip
+
+    def metric(self, before):
+        for until in (3, 7):
+            before(until)
+            self.looks("frame")
+        return "metric"
+
+    def measured(self, has_frame):
+        located = SimpleNamespace(charge=FRAME, digest="d", metric=self.metric) if has_frame else None
+        return measure_norms(self.run, self.phase_in, self.budget, lambda *_: None, located)
+
+
+@pytest.mark.parametrize("has_frame", [True, False])
+def test_each_access_is_charged_before_it_is_made(monkeypatch, tmp_path, has_frame):
+    ledger = PrivacyLedger(tmp_path / "ledger", 2.0, DELTA, full_batch_only=True)
+    budget = Budget(1.0, DELTA, ledger=ledger)
+    made = Prelude(monkeypatch, budget)
+    run, counted = made.measured(has_frame)
+    frames = [("frame", 3, 0, 3), ("frame", 7, 0, 7)] if has_frame else []
+    assert made.charged == [*frames, ("histogram", 7, 1, 8) if has_frame else ("histogram", 0, 1, 1)]
+    assert made.metrics == [None, "metric"][: 1 + has_frame] and counted == "counted"
+    assert made.chosen == [(([0.0, 1.0, 2.0], 60.0, made.metrics[-1]), 2.0)]
+    assert sorted(spent(budget)) == [(1, 1), (7, 1)][: 1 + has_frame]
+    assert {entry.what: entry.status for entry in ledger.report().runs} == {
+        "a run": "running", "frame and clipping norm" if has_frame else "clipping norm": "complete",
+    }  # fmt: skip
+    with pytest.raises(BudgetExceededError):  # the steps are reserved
+        budget.admit([steps(most(1.0) - 20)])
+    run.reservation.charge(0, 20)
+    with run.reservation:
+        assert run.run_id == run.reservation.run_id == "name" and len(budget.charged) == 2 + has_frame
+    with pytest.raises(KeyReuseError):
+        Prelude(monkeypatch, budget, run.key).measured(has_frame)
+    assert len(budget.charged) == 2 + has_frame
+
+
+@pytest.mark.parametrize(("fails", "frames", "histograms"), [("frame", 3, 0), ("histogram", 7, 1), ("choosing", 7, 1)])
+def test_what_had_begun_stays_charged_and_the_rest_is_free(monkeypatch, fails, frames, histograms):
+    budget = Budget(1.0, DELTA)
+    with pytest.raises(KeyboardInterrupt):
+        Prelude(monkeypatch, budget, fails=fails).measured(True)
+    assert [c.num_steps for c in budget.charged] == [frames, *[1] * histograms] and list(budget.runs) == ["name.norms"]
+    budget.admit([steps(most(1.0) - 30)])
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.16])
+def test_a_budget_that_does_not_pay_for_all_of_it_pays_for_none(monkeypatch, epsilon):
+    """Of the second the histogram alone would be admitted."""
+    budget = Budget(epsilon, DELTA)
+    made = Prelude(monkeypatch, budget)
+    with pytest.raises(BudgetExceededError):
+        made.measured(True)
+    assert not made.proved and not made.charged and not budget.runs
+    Prelude(monkeypatch, Budget(1.0, DELTA), made.run.key).measured(True)  # nor is its key used
+
+
+def test_a_failure_after_the_histogram_gives_back_the_steps_and_says_so(monkeypatch):
+    budget = Budget(1.0, DELTA)
+    run, _ = Prelude(monkeypatch, budget).measured(False)
+    with pytest.raises(ValueError) as caught, after_histogram(run):
+        raise ValueError
+    assert "was charged before" in caught.value.__notes__[0] and list(budget.runs) == ["name.norms"]
+    with pytest.raises(ValueError) as caught, after_histogram(replace(run, reservation=None)):
+        raise ValueError
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_the_histogram_costs_its_share():
+    """In mu^2; steps of few rows are counted as many of them are, by a central limit theorem."""
+    found = histogram_charge(40.0, 500, MECHANISM)
+    cost, steps_cost = found.noise_multipliers[0] ** -2.0, 500 / 40.0**2
+    assert cost / (cost + steps_cost) == pytest.approx(SHARE) and found.is_query and not found.is_frame
+    assert found.num_steps == 1 and found.neighboring_relation == "zero_out"
+    assert found.mechanism == histogram_mechanism(False)
+    few = histogram_charge(1.0, 500, replace(MECHANISM, subsampling=Poisson(0.01), discretise=True))
+    cost = few.noise_multipliers[0] ** -2.0
+    assert cost / (cost + 500 * 0.01**2 * np.expm1(1.0)) == pytest.approx(SHARE)
+    assert few.mechanism == histogram_mechanism(True) and few.event.is_full_batch
+    assert 0 < histogram_charge(1e-3, 1, few.mechanism).noise_multipliers[0] < 1e-1
+
+
+def test_norms_are_measured_near_the_start_and_half_a_prior_sd_from_it():
+    start, scales = {"w": np.arange(3, dtype=np.float32)}, {"w": np.array([1.0, 2.0, 4.0])}
+    phase = prelude.NormPhase(None, None, start, scales, (), HISTOGRAM, None)
+    at = phase.at()
+    assert phase.scale == 2.0 and np.allclose(at["start"]["w"] - start["w"], 1e-4, rtol=1e-2)
+    apart = np.asarray(at["far"]["w"]) - start["w"]
+    assert np.allclose(np.abs(apart), 0.5 * scales["w"], rtol=1e-5) and np.allclose(apart[0], -apart[1])
+    assert at["far"]["w"].dtype == np.float32
