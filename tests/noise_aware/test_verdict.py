@@ -13,7 +13,7 @@ from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, mo
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
-from dpppl.findings.directions import least_known, together
+from dpppl.findings.directions import together
 from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -63,9 +63,6 @@ def test_columns_that_add_up_are_named(name):
             assert "0" in found and len(found) >= 5 and not set(found).difference(names)
         else:
             assert found == tuple(map(str, expected))
-    if name == "in other units":
-        covariance = np.linalg.inv(columns.T @ columns / 5.0 + np.eye(4))
-        assert least_known(names, covariance, np.eye(4)) == ("1",)
 
 
 # Words: the worst finding first, and the cure that fits
@@ -104,6 +101,9 @@ def test_what_is_good_is_read():
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"resolved": 0.6}, "read with care: noise hides the directions in which the data know the latents (draws of the curvature agree "
          "on 60% of what was learned)"),
+        ({"resolved": 0.6, "together": ("w[0]", "w[1]")}, "60% of what was learned): shares learned may be too large by a tenth or more, and "
+         "predictions are too near the prior's; the rows know 'w[0]' and 'w[1]' together and hardly one by one"),
+        ({"arrival": 3.0, "together": ("w[0]", "w[1]")}, "3.0 sd away from the posterior mean: the rows know 'w[0]' and 'w[1]' together"),
         ({"symmetric": ("entries of 'locs' change places",)}, "read with care: the model stays the same when entries of 'locs'"),
         ({"blurred": ("effects",), "through": ("tau",)}, "read with care: values of 'effects' differ by little more"),
     ],
@@ -382,7 +382,7 @@ def test_harm_that_is_expected_is_what_was_seen_where_noise_hides_little():
         return found.squared_harm, max(found.harm) ** 2
 
     expected, seen = harm(np.array([4_000.0]), 1e-3)
-    assert expected == pytest.approx(seen, rel=0.1) and seen > 1_000.0
+    assert 0.5 * seen < expected <= 1.01 * seen and seen > 1_000.0
     assert harm(np.array([0.0]), 1e-3)[0] < 3.0
     hidden = [harm(np.array([signed]), 1e7)[0] for signed in (0.0, 4_000.0)]
     assert hidden[0] == pytest.approx(hidden[1], rel=0.01)
