@@ -25,7 +25,9 @@ def expected(dimension=4, prior=1e4, **changes):
 
 def chosen(lengths, noise, noise_std=5.0, **changes):
     """The norm where sums of scores have noise of this variance, in squared norms."""
-    return bounds.chosen_norm(norms_of(lengths, noise_std), expected(**changes), noise, float(len(lengths)), len(lengths))
+    return bounds.chosen_norm(
+        norms_of(lengths, noise_std), expected(**changes), noise, float(len(lengths)), len(lengths)
+    )
 
 
 def added(lengths, norm, noise, dimension=4):

@@ -58,7 +58,9 @@ class Quadratic:
             return noisy(np.zeros(Order(2, num_directions(len(self.x))).size))
         root, inside, blocks = self.in_u(basis)
         if kind is Kind.BINS:
-            lengths = np.sqrt(np.trace(inside) / NUM_ROWS) * np.exp(0.3 * np.random.default_rng(1).standard_normal(NUM_ROWS))
+            lengths = np.sqrt(np.trace(inside) / NUM_ROWS) * np.exp(
+                0.3 * np.random.default_rng(1).standard_normal(NUM_ROWS)
+            )
             counts = np.bincount(np.floor(np.log2(lengths)).astype(int) - LOWEST, minlength=SIZE)
             return noisy(np.tile(counts, (2, 1)) / np.sqrt(2.0))
         self.looks.append(at)
@@ -118,21 +120,24 @@ def sequence(rng, count=5):
 
 
 def test_a_line_is_kalmans_filter_where_slopes_are_known(monkeypatch):
-    """Means and covariances given five looks are those of one regression of all scores; the planted fault drops one."""
+    """What five looks say is one regression of all scores on the place; the rows' own sampling, alike in all, counts once, in the
+    mean."""
     monkeypatch.setattr(recipe, "_SLOPE", 0.0)
     rng, prior = np.random.default_rng(0), 2.0 * np.eye(WIDTH)[None]
     h, theta, stds = sequence(rng)
     line, at = Line.none(full(WIDTH).first()), np.zeros((1, WIDTH))
-    total, told = np.linalg.inv(prior[0]), np.zeros(WIDTH)
+    total, told, inverse = np.zeros((WIDTH, WIDTH)), np.zeros(WIDTH), np.linalg.inv
     for std in stds:
         scores = (theta - at) @ h[0] + std * rng.standard_normal((1, WIDTH))
-        before = total
         total = total + h[0] @ h[0] / std**2
         told = told + h[0] @ (scores[0] + h[0] @ at[0]) / std**2
         line, mean = line.with_look(made(at, h, scores, std), prior)
-        np.testing.assert_allclose(mean[0], np.linalg.solve(total, told), rtol=1e-6)
-        np.testing.assert_allclose(line.information[0] + np.linalg.inv(prior[0]), total, rtol=1e-6)
-        assert not np.allclose(line.information[0] + np.linalg.inv(prior[0]), before, rtol=1e-3)
+        np.testing.assert_allclose(line.information[0], total, rtol=1e-6)
+        np.testing.assert_allclose(line.pull[0], told, rtol=1e-5)
+        known = inverse(inverse(total) + inverse(h[0]))
+        np.testing.assert_allclose(
+            mean[0], np.linalg.solve(known + inverse(prior[0]), known @ inverse(total) @ told), rtol=1e-5
+        )
         at = mean
     np.testing.assert_allclose(line.curvature, h, rtol=1e-6)
 
@@ -194,7 +199,10 @@ def test_a_line_says_the_same_in_other_coordinates(prior):
     carried = line.carried(other)
     moved = rng.standard_normal((3, dimension))
     for before, after in ((line.information, carried.information), (line.curvature, carried.curvature)):
-        squared = [np.sum(u * (m @ u[..., None])[..., 0], axis=(1, 2)) for u, m in ((first.to_u(moved), before), (other.to_u(moved), after))]
+        squared = [
+            np.sum(u * (m @ u[..., None])[..., 0], axis=(1, 2))
+            for u, m in ((first.to_u(moved), before), (other.to_u(moved), after))
+        ]
         np.testing.assert_allclose(*squared, rtol=1e-6)
     directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
     turned = Basis.of(prior.scales, directions, prior.pieces) if len(prior.pieces) > 1 else other
@@ -234,13 +242,19 @@ def test_shares_of_every_plan_sum_to_one(has_bins):
         assert sum(access.share for access in plan.accesses) == pytest.approx(1.0) and plan.num_accesses <= 20
         assert all(0.0 < access.score_share <= 1.0 and access.share > 0.0 for access in plan.accesses)
         assert plan.noise_multipliers(3.0).tolist() == plans[0].noise_multipliers(3.0).tolist()
-        assert {access.kind for access in plan.accesses} == {Kind.LOOK, Kind.SCALARS} | ({Kind.BINS} if has_bins else set())
+        assert {access.kind for access in plan.accesses} == {Kind.LOOK, Kind.SCALARS} | (
+            {Kind.BINS} if has_bins else set()
+        )
     of = lambda plan: [a.score_share for a in plan.accesses if a.kind is Kind.LOOK]  # noqa: E731
     assert of(plans[2])[-1] < of(plans[1])[-1] < of(plans[0])[-1]
 
 
 def test_bounds_that_are_given_are_those_of_late_looks():
-    for bounds, has_bins in ((Bounds(norm=0.7), True), (Bounds(curvature=3.0), True), (Bounds(norm=0.7, curvature=3.0), False)):
+    for bounds, has_bins in (
+        (Bounds(norm=0.7), True),
+        (Bounds(curvature=3.0), True),
+        (Bounds(norm=0.7, curvature=3.0), False),
+    ):
         prior, rng = full(2), np.random.default_rng(0)
         ask = Quadratic(np.array([0.4, -0.2]), 500.0 * np.eye(2), rng)
         found = recipe.run_recipe(ask, plan_of(has_bins, 2, NUM_ROWS), 1.0, prior, bounds, NUM_ROWS)
@@ -265,7 +279,11 @@ def test_a_late_look_off_the_line_is_seen():
     """By twelve sds of its noise, in the scatter around one line."""
     right, wrong = (run(0, 0.5, far=far)[0] for far in (None, (recipe.EARLY + 2, 12.0)))
     assert right.chi_squared < 1.0 + 4.0 * np.sqrt(2.0 / right.degrees) and wrong.chi_squared > 4.0
-    assert right.degrees == wrong.degrees == WIDTH * (len([a for a in plan_of().accesses if a.kind is Kind.LOOK]) - recipe.EARLY - 1)
+    assert (
+        right.degrees
+        == wrong.degrees
+        == WIDTH * (len([a for a in plan_of().accesses if a.kind is Kind.LOOK]) - recipe.EARLY - 1)
+    )
 
 
 def test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is():

@@ -145,7 +145,9 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score(model, weight):
     point = np.linspace(-1.0, 1.0, width).astype(np.float32)
     at = state_of(full(width), point=point, norm=0.6, curvature_bound=50.0, directions=np.eye(width, width + 1))
     rest = ({}, jax.random.key(0))
-    look, bins, scalars = (jax.jit(lambda at, row, f=f: f(at, row, rest)) for f in (of_row.look, of_row.bins, of_row.scalars))
+    look, bins, scalars = (
+        jax.jit(lambda at, row, f=f: f(at, row, rest)) for f in (of_row.look, of_row.bins, of_row.scalars)
+    )
     own = jax.jit(lambda at, row: jnp.linalg.norm(of_row._own(at, row, {})[1]))
     share, count = 1.0 if weight is None else weight / 2.0, 4 if model is classes else 2
     with jax.enable_x64(False):
@@ -187,7 +189,10 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
 
     @jax.jit
     def clipped(rows):
-        every = [jax.vmap(lambda row, f=f: f(at, row, ({}, jax.random.key(0))))(rows) for f in (of_row.look, of_row.bins, of_row.scalars)]
+        every = [
+            jax.vmap(lambda row, f=f: f(at, row, ({}, jax.random.key(0))))(rows)
+            for f in (of_row.look, of_row.bins, of_row.scalars)
+        ]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
     looks, bins, scalars = clipped(rows)
@@ -494,7 +499,9 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
 def normal_bench():
     rng = np.random.default_rng(0)
     x = (0.5 * rng.standard_normal((NUM_ROWS, DIMENSION))).astype(np.float32)
-    return Bench(laplace, (x, (x @ [0.5, -0.3, 0.2]).astype(np.float32))), rng.standard_normal(NUM_ROWS).astype(np.float32)
+    return Bench(laplace, (x, (x @ [0.5, -0.3, 0.2]).astype(np.float32))), rng.standard_normal(NUM_ROWS).astype(
+        np.float32
+    )
 
 
 @pytest.mark.slow

@@ -43,7 +43,9 @@ def test_releases_are_averaged_by_their_noise():
     rng, errors = np.random.default_rng(0), []
     for _ in range(400):
         one, two = (
-            ReleasedCurvature(std * noise(rng, 1, 3), std, std * np.ones((3, 2)), 3.0 * std * noise(rng, 1, 3), 3.0 * std)
+            ReleasedCurvature(
+                std * noise(rng, 1, 3), std, std * np.ones((3, 2)), 3.0 * std * noise(rng, 1, 3), 3.0 * std
+            )
             for std in (1.0, 2.0)
         )
         found = ReleasedCurvature.mean([one, two])
@@ -252,7 +254,9 @@ def test_no_release_makes_a_run_fail():
     def ask(kind, at, noise_multiplier):
         size = 10.0 ** rng.uniform(-20, 20)
         if kind is Kind.LOOK:
-            return {name: absurd(rng, width)[upper] for name in ("A", "J")} | {"score": size * rng.standard_normal(width)}
+            return {name: absurd(rng, width)[upper] for name in ("A", "J")} | {
+                "score": size * rng.standard_normal(width)
+            }
         return size * rng.standard_normal(Order(2, num_directions(width)).size if kind is Kind.SCALARS else (2, SIZE))
 
     for _ in range(20):

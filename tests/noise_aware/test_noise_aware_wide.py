@@ -209,7 +209,9 @@ class Wide:
         rows = self.coordinates.split.arrays(args, {})[0]
         key = dpppl.randomness.keys.stream(self.key, "test")
         ask = releases.Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
-        return recipe.run_recipe(ask, plan_of(True, DIMENSION, NUM_ROWS), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)
+        return recipe.run_recipe(
+            ask, plan_of(True, DIMENSION, NUM_ROWS), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS
+        )
 
 
 @functools.cache

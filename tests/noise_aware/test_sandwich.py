@@ -105,7 +105,11 @@ def test_weighted_scores_have_mean_zero_at_the_truth_and_the_curvature_is_their_
     rng, count, column = np.random.default_rng(0), 20_000, Weights("weight", 2.0)
     x = np.column_stack([np.ones(count), rng.standard_normal(count)]).astype(np.float32)
     truth, weight = np.array([0.3, -0.2], np.float32), 2.0 / (1.0 + np.exp(-x[:, 1]))
-    rows = {"x": x, "y": (x @ truth + rng.standard_normal(count)).astype(np.float32), "weight": weight.astype(np.float32)}
+    rows = {
+        "x": x,
+        "y": (x @ truth + rng.standard_normal(count)).astype(np.float32),
+        "weight": weight.astype(np.float32),
+    }
     split = split_model(column.model(linear, rows), (), rows)
     latents, numbered = Coordinates.of(split).latents, rows | {ROW_NUMBER: np.arange(count, dtype=np.int32)}
     of_row = RowStatistics(Responses.of(split), latents, full(2).first(), column, most_scores)

@@ -23,8 +23,6 @@ COUNTS = np.array([0, 1, 2, 3, 0, 1, 0, -1, 2**30, 2, 1, 0], np.int32)
 SEEN = np.arange(12) % 3 != 1
 
 
-
-
 def of(law):
     """A model whose rows follow `law` of a linear predictor."""
 
@@ -79,7 +77,8 @@ WEIGHTED = {"weights": "weight", "max_weight": 2.0}, {"weight": np.append(np.lin
 UNITS = {"unit": "person", "max_rows_per_unit": 3}, {"person": np.arange(12) // 3}
 PLAIN = {}, {}
 binary, normal, poisson = (
-    of(law) for law in (lambda e: dist.Bernoulli(logits=e), lambda e: dist.Normal(e, 1.0), lambda e: dist.Poisson(jnp.exp(e)))
+    of(law)
+    for law in (lambda e: dist.Bernoulli(logits=e), lambda e: dist.Normal(e, 1.0), lambda e: dist.Poisson(jnp.exp(e)))
 )
 KINDS = {
     "two responses": (binary, (X, 1.0 * (COUNTS == 1)), PLAIN),
@@ -104,7 +103,9 @@ def test_no_row_is_longer_than_one_and_some_are_that_long(kind):
     a number is not finite adds zero."""
     model, args, (settings, columns) = KINDS[kind]
     private = dpppl.NoiseAware(model, noise_multiplier=1.0, print_cost=False, **settings)
-    bound = bind(private, tuple(a.astype(np.float32) if a.dtype == float else a for a in args), columns, dpppl.secret_key())
+    bound = bind(
+        private, tuple(a.astype(np.float32) if a.dtype == float else a for a in args), columns, dpppl.secret_key()
+    )
     dimension = bound.coordinates.dimension
     statistics = statistics_of(
         bound.responses, bound.coordinates.latents, full(dimension).first(), private.weights, private.most_scores
@@ -115,7 +116,10 @@ def test_no_row_is_longer_than_one_and_some_are_that_long(kind):
 
     @jax.jit
     def every(at):
-        of_row = lambda row: [f(at, row, (bound.public, jax.random.key(0))) for f in (statistics.look, statistics.bins, statistics.scalars)]  # noqa: E731
+        of_row = lambda row: [
+            f(at, row, (bound.public, jax.random.key(0)))
+            for f in (statistics.look, statistics.bins, statistics.scalars)
+        ]  # noqa: E731
         found = jax.vmap(of_row)(rows)
         return found, [Flat(1.0).clip(one, None) for one in found]
 
@@ -126,7 +130,13 @@ def test_no_row_is_longer_than_one_and_some_are_that_long(kind):
         )  # fmt: skip
         for released, clipped in zip(*every(at)):
             for number in range(len(rows[ROW_NUMBER])):
-                own, added = (length(jax.tree.map(lambda leaf: np.float64(leaf[number]), one)) for one in (released, clipped))  # noqa: B023
-                assert added <= 1.0 + 1e-5 and (np.isnan(own) and added == 0.0 or own <= 1.0 + 1e-5), (number, own, added)
+                own, added = (
+                    length(jax.tree.map(lambda leaf: np.float64(leaf[number]), one)) for one in (released, clipped)
+                )  # noqa: B023
+                assert added <= 1.0 + 1e-5 and (np.isnan(own) and added == 0.0 or own <= 1.0 + 1e-5), (
+                    number,
+                    own,
+                    added,
+                )
                 longest.append(added)
     assert max(longest) > 0.9

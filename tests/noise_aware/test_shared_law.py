@@ -56,8 +56,6 @@ def asked(**values):
     return state_of(full(DIMENSION), point=point, **given)
 
 
-
-
 @pytest.mark.slow
 def test_a_table_gives_each_row_what_its_own_program_gives():
     """Within .002 of a bound of 1, of twelve cells, one that is not listed among the rows; the centre of rows is less precise."""

@@ -377,7 +377,9 @@ def test_harm_that_is_expected_is_what_was_seen_where_noise_hides_little():
     """And next to nothing where nothing was; with noise that hides all it does not depend on what was seen."""
 
     def harm(signed, noise):
-        sums = np.concatenate([np.zeros(5), fit.variance_unit(2) * np.array([2e3, 2e3, 1e4, 2e3, 0, 0]), fit.LINK * signed, [0.0]])
+        sums = np.concatenate(
+            [np.zeros(5), fit.variance_unit(2) * np.array([2e3, 2e3, 1e4, 2e3, 0, 0]), fit.LINK * signed, [0.0]]
+        )
         found = fit.Fit.from_sums(sums, noise, 20_000, 0.0, [""])
         return found.squared_harm, max(found.harm) ** 2
 
