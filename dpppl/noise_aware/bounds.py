@@ -127,8 +127,9 @@ def chosen_norm(
     longer = np.maximum(norms.middles - candidates[:, None], 0.0)
     moved = np.sqrt(np.mean(share / variance * (informed * (longer @ norms.mass) / (known * kept)) ** 2, axis=0))
     sampled = expected.is_late / (known * (seen**2 @ norms.mass))  # left open without privacy
-    error = np.mean(share * (variance - sampled), axis=0)
-    error /= np.mean(share * (sampled if expected.is_late else variance[:, least, None]))
+    learned = share[:, least, None]
+    error = np.mean(learned * (variance - sampled), axis=0)
+    error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
     is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
     error += expected.squared_harm * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)

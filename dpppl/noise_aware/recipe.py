@@ -230,7 +230,12 @@ def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power:
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    new, of_latents = next_frame(basis, line.curvature, left, strength, prior.pieces)
+    values, vectors = eigh(line.curvature)
+    shape = np.where(
+        values > _FLOOR * line.error, values, np.maximum(values - line.error * (_FLOOR - 1.0), values / _FLOOR)
+    )
+    shape = (vectors * shape[:, None, :]) @ vectors.swapaxes(1, 2)
+    new, of_latents = next_frame(basis, shape, left, strength, prior.pieces)
     line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
     squared = (np.trace(h, axis1=1, axis2=2).sum() for h in (line.curvature, before))
     ratio = float(np.clip(next(squared) / next(squared), 1e-12, 1e12))

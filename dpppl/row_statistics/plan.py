@@ -14,7 +14,7 @@ _EARLY_SHARE, _BINS, _SCALARS = 0.1, 0.025, (0.02, 0.04)
 _BINS_BEFORE = (0, 5, EARLY)  # numbers of looks that have histograms of norms before them
 _CURVATURE = 2.7  # the ratio of a look's shares, curvature's to score's, is this times d / sqrt(N)
 _LEAST_CURVATURE = 0.05  # of a look that goes to curvatures
-_EARLY_CURVATURE = 0.3  # the least of an early look
+_EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, which find units of columns, and of other early ones
 
 
 class Access(NamedTuple):
@@ -53,7 +53,8 @@ def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf)
     ratio = _CURVATURE * dimension / np.sqrt(num_rows)
     curvature = max(_LEAST_CURVATURE, float(ratio / (1.0 + ratio)))
     early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
-    looks = [Access(Kind.LOOK, s, 1.0 - max(curvature, _EARLY_CURVATURE)) for s in _EARLY_SHARE * early / early.sum()]
+    of_early = np.maximum(curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
+    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(_EARLY_SHARE * early / early.sum(), of_early.tolist())]
     looks += [Access(Kind.LOOK, s, 1.0 - curvature) for s in late_share * late / late.sum()]
     accesses: list[Access] = []
     for number, look in enumerate(looks):
