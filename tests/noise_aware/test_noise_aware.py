@@ -68,14 +68,14 @@ class Bench:
         self.key = dpppl.secret_key()
         self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
 
-    def run(self, rows, seed, mu, before=lambda count: None):
+    def run(self, rows, seed, mu):
         key = jax.random.fold_in(dpppl.randomness.keys.stream(jax.random.wrap_key_data(np.arange(8, dtype=np.uint32),
                                  impl=jax.random.key_impl(self.key)), "test"), seed)  # fmt: skip
-        ask = releases.Accesses(self.programs, key, rows, self.public, before).asker()
-        plan, responses = plan_of(True, self.coordinates.dimension, NUM_ROWS), self.statistics.responses
-        bounds = recipe.Bounds()
+        ask = releases.Accesses(self.programs, key, rows, self.public, int).asker()
+        responses, num_rows = self.statistics.responses, self.coordinates.split.num_rows
+        plan, bounds = plan_of(True, self.coordinates.dimension, num_rows), recipe.Bounds()
         return recipe.run_recipe(
-            ask, plan, 1.0 / mu, self.prior, bounds, NUM_ROWS, responses.redrawn, added=responses.added
+            ask, plan, 1.0 / mu, self.prior, bounds, num_rows, responses.redrawn, added=responses.added
         )
 
     def verdict(self, found):

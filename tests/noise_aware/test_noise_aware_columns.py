@@ -6,13 +6,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-
-from dpppl.noise_aware import recipe
-from dpppl.noise_aware.mixture import Mixture
-from dpppl.randomness import keys
-from dpppl.row_statistics import releases
-from dpppl.row_statistics.plan import plan_of
 from test_noise_aware import Bench, bench, split_rows
+
+from dpppl.noise_aware.mixture import Mixture
 
 NUM_ROWS = 5_000
 MU = {0.5: 0.1536, 2.0: 0.5218, 3.0: 0.7457}  # of these epsilons at delta 1e-5
@@ -38,13 +34,7 @@ def programs(model, num_rows, width):
 def posterior(model, x, y, mu, seed):
     """Means and sds of the latents."""
     found = programs(model, *x.shape)
-    rows = found.coordinates.split.arrays((x.astype(np.float32), y.astype(np.float32)), {})[0]
-    key = keys.stream(keys.as_key(np.arange(8, dtype=np.uint32)), str(seed))
-    ask = releases.Accesses(found.programs, key, rows, found.public, int).asker()
-    responses, plan = found.statistics.responses, plan_of(True, x.shape[1], len(x))
-    outcome = recipe.run_recipe(
-        ask, plan, 1.0 / mu, found.prior, recipe.Bounds(), len(x), responses.redrawn, added=responses.added
-    )
+    outcome = found.run(split_rows(found, (x.astype(np.float32), y.astype(np.float32))), seed, mu)
     moments = Mixture.of(outcome.surrogate, found.prior).moments()
     return moments.mean, np.sqrt(moments.variance)
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from test_noise_aware import Bench, split_rows
 from test_noise_aware import model as logistic
 
 import dpppl
@@ -15,7 +16,7 @@ from dpppl.access.norm_histogram import SIZE
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, runner
+from dpppl.noise_aware import curvature, posterior, runner
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.row_statistics import releases
@@ -193,30 +194,9 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
 # A run
 
 
-class Wide:
-    """The programs of one model, compiled once."""
-
-    def __init__(self, model, args):
-        split = split_model(model, args, {})
-        self.coordinates = Coordinates.of(split)
-        self.rows, self.public = split.arrays(args, {})
-        self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.first())
-        self.key = dpppl.randomness.keys.as_key(np.arange(8, dtype=np.uint32))
-        self.programs = releases.prepared(statistics, self.key, self.rows, self.public, DIMENSION)
-
-    def run(self, args, mu):
-        rows = self.coordinates.split.arrays(args, {})[0]
-        key = dpppl.randomness.keys.stream(self.key, "test")
-        ask = releases.Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
-        return recipe.run_recipe(
-            ask, plan_of(True, DIMENSION, NUM_ROWS), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS
-        )
-
-
 @functools.cache
 def bench():
-    return Wide(logistic, dummies(0)[:2])
+    return Bench(logistic, dummies(0)[:2])
 
 
 @pytest.mark.slow
@@ -264,7 +244,7 @@ def test_more_than_ten_thousand_coordinates_are_refused_before_anything_is_charg
 
 @functools.cache
 def found_at_three():
-    return bench().run(dummies(2)[:2], 3.0)
+    return bench().run(split_rows(bench(), dummies(2)[:2]), 0, 3.0)
 
 
 @pytest.mark.slow
