@@ -28,6 +28,7 @@ from dpppl.row_statistics.statistics import units
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _SLOPE = 0.3  # the relative error of a slope at points that are a posterior sd or more apart
+_LATE_SLOPE = 0.15  # the same of late looks, by their distance from the posterior mean
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
@@ -254,30 +255,29 @@ def _concluded(
     curvature = released.posterior(basis, covariance, _DRAWS)
     h, centres = curvature.mean, np.array([look.centre for look in looks])
     lines = np.array([look.scores + times(h, look.centre) for look in looks])
-    noises, weights = np.array([look.std**2 for look in looks]), np.ones(len(looks))
-    for _ in range(3):
-        weights = weights / np.sum(weights)
-        off = centres - np.tensordot(weights, centres, 1)
+    noises = np.array([look.std**2 for look in looks])
+    around = np.tensordot(noises**-1.0 / np.sum(noises**-1.0), centres, 1)
+    for _ in range(2):  # a look counts less where it is far from the posterior mean
+        off = centres - around
         squares = np.sum(off**2, axis=(1, 2)), np.sum(times(h, off) ** 2, axis=(1, 2)) / dimension
-        weights = 1.0 / (noises + _SLOPE**2 * squares[1])
-    variance = float(1.0 / np.sum(weights))
-    weights = weights * variance
-    centre, line = np.tensordot(weights, centres, 1), np.tensordot(weights, lines, 1)
-    law = curvature.averaged(redrawn, 1.0 / float(np.sum(weights**2)), added)
-    gradient = line - times(h, centre)
-    surrogate = surrogate_of(released, law, basis, sketch, num_rows, (centre, gradient, variance))
-    modelled = surrogate._replace(
-        curvature=curvature.as_model().averaged(redrawn, 1.0 / float(np.sum(weights**2)), added)
-    )
+        weights = 1.0 / (noises + _LATE_SLOPE**2 * squares[1])
+        variance = float(1.0 / np.sum(weights))
+        weights = weights * variance
+        centre, line = np.tensordot(weights, centres, 1), np.tensordot(weights, lines, 1)
+        effective = redrawn, 1.0 / float(np.sum(weights**2)), added
+        law = curvature.averaged(*effective)
+        measured = centre, line - times(h, centre), variance
+        surrogate = surrogate_of(released, law, basis, sketch, num_rows, measured)
+        means, spreads = surrogate.posteriors(covariance)
+        around, spread = moments(means, spreads)
+    modelled = surrogate._replace(curvature=curvature.as_model().averaged(*effective))
     # The scatter of scores around a line of this slope, in units of their noise and that of the slope.
     own = np.diagonal(curvature.score_variance.mean(axis=0), axis1=1, axis2=2).sum() / dimension
-    expected = noises + (redrawn + added) * own + released.curvature_std**2 / 2.0 * squares[0] + _SLOPE**2 * squares[1]
+    expected = noises + (redrawn + added) * own + released.curvature_std**2 / 2.0 * squares[0] + _LATE_SLOPE**2 * squares[1]
     scattered = lines - np.tensordot(1.0 / expected, lines, 1) / np.sum(1.0 / expected)
     degrees = dimension * (len(looks) - 1)
-    means, spreads = surrogate.posteriors(covariance)
-    mean, spread = moments(means, spreads)
-    point = prior.mean + basis.to_latents(mean)
-    directions = Directions.of(basis, mean, law.mean, num_rows)
+    point = prior.mean + basis.to_latents(around)
+    directions = Directions.of(basis, around, law.mean, num_rows)
     values = ask(Kind.SCALARS, at._replace(point=point, directions=directions.columns), noise)
     return Outcome(
         at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),

@@ -114,7 +114,7 @@ def unfinished(run: Measured) -> Found:
     """The run has not converged."""
     far = _conflict(run)
     cure = far or run.unnamed or add_up(run.together) or _MORE
-    most_arrival, most_disagreement, most_scatter = 2.0, 8.0, 0.1
+    most_arrival, most_disagreement, most_scatter = 8.0, 8.0, 0.1
     if not run.arrival < most_arrival:
         yield refused(f"scores were summed {run.arrival:.1f} sd away from the posterior mean: {cure}.")
     if not run.agreement < most_disagreement:
