@@ -20,8 +20,12 @@ class _Bar:
 
     def __getattr__(self, name: str) -> Function:
         def call(*args: Tree, **kwargs: Tree) -> None:
-            with suppress(Exception):
+            try:
                 getattr(self._bar, name)(*args, **kwargs)
+            except Exception:
+                self._bar.disable = True
+                with suppress(Exception):  # tqdm keeps its lock where a display fails, and other threads would wait for it
+                    tqdm.get_lock().release()
 
         return call
 

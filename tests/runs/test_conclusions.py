@@ -1,6 +1,7 @@
 """Nothing that fails after the last access of a run costs its results: they are kept, and the error says how to read them."""
 
 import sys
+import threading
 import warnings
 
 import jax
@@ -139,6 +140,16 @@ def test_a_bar_that_cannot_be_shown_ends_nothing(monkeypatch):
         for _ in range(3):
             bar.update(1)
         bar.refresh()
+    monkeypatch.undo()
+
+    def another():
+        with progress.bar_for(3, visible=True) as bar:
+            bar.refresh()
+
+    other = threading.Thread(target=another, daemon=True)
+    other.start()
+    other.join(10.0)
+    assert not other.is_alive(), "a bar that failed keeps tqdm's lock"
 
 
 def test_an_error_after_the_accesses_is_one_of_ours():
