@@ -146,7 +146,7 @@ MUTATIONS = [
         SLOPE, BINARY),
     bug("a survey weight counts twice in a curvature", f"{ROWS}Influence.weighted", "matrix() / unit", "matrix()", SLOPE, BINARY),
     bug("squares of scores beyond what is paid for", f"{ROWS}units", "xp.sqrt(rest * scores)", "xp.sqrt(rest)",
-        "test_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
+        "test_look_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
     bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score) / unit", "",
         "test_missing_values:test_the_curvature_of_incomplete_rows_is_the_slope_of_their_scores"),
     bug("a line forgets where its look was", f"{RECIPE}Line.with_look", "look.scores + times(h, at)", "look.scores",

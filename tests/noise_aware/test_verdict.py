@@ -86,9 +86,9 @@ def test_what_is_good_is_read():
         ({"outside": 0.5, "codes": ("site 'y': counts",)}, "do not read: 50.0% ± 1.0% of the rows have responses outside the support: "
          "site 'y': counts."),
         ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored: they hold missing values"),
-        ({"arrival": 3.0}, "do not read: scores were summed 3.0 sd away from the posterior mean: raise the budget"),
-        ({"arrival": 3.0, "unnamed": "name the value"}, "away from the posterior mean: name the value."),
-        ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: scores were summed 3.0 sd away"),
+        ({"arrival": 9.0}, "do not read: scores were summed 9.0 sd away from the posterior mean: raise the budget"),
+        ({"arrival": 9.0, "unnamed": "name the value"}, "away from the posterior mean: name the value."),
+        ({"arrival": 9.0, "fit": (0.4, 99.0)}, "do not read: scores were summed 9.0 sd away"),
         ({"agreement": 9.0}, "do not read: the late looks disagree with the early ones by 9.0 sd: raise the budget"),
         ({"agreement": 5.0}, "read with care: the late looks disagree with the early ones by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"chi_squared": 2.8, "degrees": 16}, "do not read: scores scatter 2.80 times as widely as their noise around one line"),
@@ -103,7 +103,7 @@ def test_what_is_good_is_read():
          "on 60% of what was learned)"),
         ({"resolved": 0.6, "together": ("w[0]", "w[1]")}, "60% of what was learned): shares learned may be too large by a tenth or more, and "
          "predictions are too near the prior's; the rows know 'w[0]' and 'w[1]' together and hardly one by one"),
-        ({"arrival": 3.0, "together": ("w[0]", "w[1]")}, "3.0 sd away from the posterior mean: the rows know 'w[0]' and 'w[1]' together"),
+        ({"arrival": 9.0, "together": ("w[0]", "w[1]")}, "9.0 sd away from the posterior mean: the rows know 'w[0]' and 'w[1]' together"),
         ({"symmetric": ("entries of 'locs' change places",)}, "read with care: the model stays the same when entries of 'locs'"),
         ({"blurred": ("effects",), "through": ("tau",)}, "read with care: values of 'effects' differ by little more"),
     ],
@@ -142,8 +142,8 @@ def test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_esti
 
 
 def test_notebooks_show_the_line_and_the_words_by_site():
-    found = verdict(missing=0.1, arrival=3.0)._repr_html_()
-    assert found.startswith("<p><strong>do not read: 10.0%") and "<li>scores were summed 3.0" in found.replace(
+    found = verdict(missing=0.1, arrival=9.0)._repr_html_()
+    assert found.startswith("<p><strong>do not read: 10.0%") and "<li>scores were summed 9.0" in found.replace(
         "\xa0", " "
     )
     assert "2 do not read" in found.replace("\xa0", " ") and "Words by site" in found and "learned" not in found
@@ -153,7 +153,7 @@ def test_notebooks_show_the_line_and_the_words_by_site():
 def test_a_refused_run_shows_nothing_as_learned(capsys):
     """What was learned is computed from the samples that the verdict refuses."""
     samples = {"w": np.random.default_rng(0).standard_normal((1, 100, 2))}
-    for found, expected in ((verdict(), True), (verdict(arrival=3.0), False)):
+    for found, expected in ((verdict(), True), (verdict(arrival=9.0), False)):
         conclusion.print_table(samples, found, 0.9)
         printed = capsys.readouterr().out
         assert ("learned: w[0]" in printed) == ("prior: w[1]" in printed) == expected
