@@ -33,7 +33,7 @@ class Bounds:
 
 
 class Expected(NamedTuple):
-    """What is expected of looks before their bounds are chosen.
+    """Expected of looks before their bounds are chosen.
 
     - **noise** - the noise multiplier of all of them together.
     - **curvature**, **covariance** - of u, (k, b, b), from looks before (None in the first), and the prior's.
@@ -50,7 +50,7 @@ class Expected(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What histograms say.
+    """The word of histograms.
 
     - **at** - where looks are made, with their bounds.
     - **cut** - the part of scores that the norm clips, over scores, by root mean squares.
@@ -100,8 +100,8 @@ def chosen_norm(
     norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
 ) -> float:
     """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error of privacy (of
-    early looks all error) by at most `MOST_ADDED`. What clipping may move estimates by, where ranks of responses speak against
-    the model, is part of that error. Up to `_HIDDEN` times the longest believed row, and no longer than where clipping moves
+    early looks all error) by at most `MOST_ADDED`. Moves of estimates by clipping, where ranks of responses speak
+    against the model, are part of that error. Up to `_HIDDEN` times the longest believed row, and no longer than where clipping moves
     estimates by a `negligible` number of sds.
 
     - **noise** - the variance of the noise in the sum of scores, in units of the squared norm.

@@ -61,22 +61,34 @@ class Look(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What looks say of the latents under a flat prior, in coordinates u.
+    """All that looks say of the latents under a flat prior, in coordinates u.
 
     - **basis** - the coordinates u.
     - **information**, **pull** - (k, b, b); and it times the place that the looks say, (k, b).
-    - **curvature**, **error** - that of the likelihood, (k, b, b), and the sd of an entry."""
+    - **curvature**, **error** - that of the likelihood with noise, (k, b, b), and the sd of an entry.
+    - **floor** - what noise may make of an eigenvalue."""
 
     basis: Basis
     information: Array
     pull: Array
     curvature: Array
     error: float
+    floor: float
+
+    @property
+    def slope(self) -> Array:
+        """The curvature (k, b, b), whose eigenvalues are at least the floor."""
+        return self.known_at(self.floor)
+
+    def known_at(self, floor: float) -> Array:
+        """The curvature, whose eigenvalues are at least `floor`."""
+        values, vectors = eigh(self.curvature)
+        return self.basis.real((vectors * np.maximum(values, floor)[:, None, :]) @ vectors.swapaxes(1, 2))
 
     @classmethod
     def none(cls, basis: Basis) -> "Line":
         zeros = np.zeros_like(basis.roots)
-        return cls(basis, zeros, zeros[..., 0], zeros, _UNKNOWN)
+        return cls(basis, zeros, zeros[..., 0], zeros, _UNKNOWN, 0.0)
 
     def carried(self, basis: Basis) -> "Line":
         """The same in other coordinates."""
@@ -89,7 +101,8 @@ class Line(NamedTuple):
         pull = ours.reflected(ours.layout.scattered(times(back.swapaxes(1, 2), self.pull)))
         pull = times(root, basis.layout.gathered(basis.reflected(pull)))
         by = float(np.sum(basis.real(back @ basis.roots) ** 2)) / basis.layout.dimension  # of the noise of entries
-        return Line(basis, into(self.information), pull, into(self.curvature), min(self.error * by, _UNKNOWN))
+        error, floor = (min(x * by, _UNKNOWN) for x in (self.error, self.floor))
+        return Line(basis, into(self.information), pull, into(self.curvature), error, floor)
 
     def with_look(self, look: Look, covariance: Array) -> tuple["Line", Array]:
         """With a further look, and the posterior mean (k, b) under a normal prior around u = 0 of this `covariance`. Where that
@@ -100,9 +113,10 @@ class Line(NamedTuple):
         scale = float(np.clip(typical / max(size(self.curvature), 1e-9 * typical), 0.2, 5.0))
         weights = np.array([own.curvature_std, scale * self.error]) ** -2.0
         error, weights = float(np.sum(weights) ** -0.5), weights / np.sum(weights)
-        values, vectors = eigh(weights[0] * own.curvature + weights[1] * scale * self.curvature)
-        h = (vectors * np.maximum(values, _FLOOR * error)[:, None, :]) @ vectors.swapaxes(1, 2)
-        line, (mean, spread) = self._replace(curvature=h), self.posterior(covariance)
+        mean, spread = self.posterior(covariance)
+        curvature = weights[0] * own.curvature + weights[1] * scale * self.curvature
+        line = self._replace(curvature=curvature, floor=_FLOOR * error)
+        h = line.slope
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
             reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
             variance = look.std**2 + error**2 / 2.0 * reach
@@ -110,13 +124,13 @@ class Line(NamedTuple):
             line = line._replace(information=self.information + h @ h / variance, pull=pull)
             mean, spread = line.posterior(covariance)
         step = mean - at
-        apart = float(np.sum(step * times(h, step))) / dimension
+        apart = float(np.clip(np.nan_to_num(np.sum(step * times(h, step))) / dimension, 0.0, _UNKNOWN))
         error = float(np.hypot(error, _SLOPE * np.tanh(np.sqrt(apart)) * size(h)))
-        return line._spread_by(_SLOPE**2 * apart)._replace(curvature=self.basis.real(h), error=error), mean
+        return line._spread_by(_SLOPE**2 * apart)._replace(error=error), mean
 
     def _spread_by(self, by: float) -> "Line":
         """The same where its place has a further variance, by this factor the inverse of the curvature."""
-        values, vectors = eigh(self.curvature)
+        values, vectors = eigh(self.slope)
         roots = np.sqrt(np.maximum(values, np.max(values) * 1e-12 + 1e-200))[:, None, :]
         root, inverse = vectors * roots, (vectors / roots).swapaxes(1, 2)
         known, turn = eigh(inverse @ self.information @ inverse.swapaxes(1, 2))
@@ -132,7 +146,7 @@ class Line(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run found.
+    """The result of a run.
 
     - **norm**, **curvature_bound**, **cut** - the bounds of late looks, and the part of scores that the norm clips, over scores,
       by root mean squares.
@@ -196,7 +210,7 @@ def run_recipe(
             access, noise = next(accesses)
         if access.kind is Kind.BINS:
             together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
-            expected = Expected(together, line.curvature if number else None, covariance, is_late, most_scores, harm)
+            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, harm)
             at, cut, uneven = found_bounds(ask, at, bounds, noise, expected, num_rows)
             power = _POWER * float(np.clip(_UNEVEN / uneven, _LEAST_POWER, 1.0))
             next(accesses)
@@ -216,7 +230,7 @@ def run_recipe(
 
 def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int) -> float:
     """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores; see `Fit`."""
-    basis, h = at.basis, line.curvature
+    basis, h = at.basis, line.slope
     covariance = basis.covariance_of_u(prior.covariance(basis))
     spread = line.posterior(covariance)[1]
     directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - prior.mean), h, num_rows)
@@ -231,15 +245,11 @@ def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power:
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    values, vectors = eigh(line.curvature)
-    shape = np.where(
-        values > _FLOOR * line.error, values, np.maximum(values - line.error * (_FLOOR - 1.0), values / _FLOOR)
-    )
-    shape = (vectors * shape[:, None, :]) @ vectors.swapaxes(1, 2)
-    new, of_latents = next_frame(basis, shape, left, strength, prior.pieces)
+    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR), left, strength, prior.pieces)
     line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
-    squared = (np.trace(h, axis1=1, axis2=2).sum() for h in (line.curvature, before))
-    ratio = float(np.clip(next(squared) / next(squared), 1e-12, 1e12))
+    squared = [float(np.trace(h, axis1=1, axis2=2).sum()) for h in (line.curvature, before)]
+    least = released.curvature_std
+    ratio = float(np.clip(squared[0] / max(squared[1], least), 1e-12, 1e12)) if squared[0] > 0.0 else 1.0
     norm, bound = at.norm * float(np.sqrt(ratio)), at.curvature_bound * ratio
     return at._replace(basis=line.basis, norm=norm, curvature_bound=bound), line
 
@@ -273,7 +283,9 @@ def _concluded(
     modelled = surrogate._replace(curvature=curvature.as_model().averaged(*effective))
     # The scatter of scores around a line of this slope, in units of their noise and that of the slope.
     own = np.diagonal(curvature.score_variance.mean(axis=0), axis1=1, axis2=2).sum() / dimension
-    expected = noises + (redrawn + added) * own + released.curvature_std**2 / 2.0 * squares[0] + _LATE_SLOPE**2 * squares[1]
+    expected = (
+        noises + (redrawn + added) * own + released.curvature_std**2 / 2.0 * squares[0] + _LATE_SLOPE**2 * squares[1]
+    )
     scattered = lines - np.tensordot(1.0 / expected, lines, 1) / np.sum(1.0 / expected)
     degrees = dimension * (len(looks) - 1)
     point = prior.mean + basis.to_latents(around)

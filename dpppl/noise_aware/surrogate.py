@@ -110,7 +110,7 @@ def surrogate_of(
     released: ReleasedCurvature, curvature: Curvature, basis: Basis, sketch: Sketch, num_rows: int,
     measured: tuple[Array, Array, float],
 ) -> Surrogate:  # fmt: skip
-    """That of a released curvature and draws of it; `measured`: centre, gradient and its noise variance."""
+    """The surrogate of a released curvature and draws of it; `measured`: centre, gradient and its noise variance."""
     layout, mean = basis.layout, curvature.mean
     columns = layout.gathered(sketch.columns.T)
     unsure = np.zeros(layout.dimension)

@@ -5,20 +5,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpppl.accounting.looks import BINS, EARLY_SHARE, SCALARS, shares
 from dpppl.row_statistics.accesses import Kind
 
 EARLY, LATE = 10, 5
 """Looks that find the posterior and its metric, and looks that decide it, in one metric at one norm."""
 _GROWTH, _LATE_GROWTH = 1.35, 1.3  # of the share of a look over the one before
-_EARLY_SHARE, _BINS, _SCALARS = 0.1, 0.025, (0.02, 0.04)
 _BINS_BEFORE = (0, 5, EARLY)  # numbers of looks that have histograms of norms before them
-_CURVATURE = 2.7  # the ratio of a look's shares, curvature's to score's, is this times d / sqrt(N)
-_LEAST_CURVATURE = 0.05  # of a look that goes to curvatures
 _EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, which find units of columns, and of other early ones
 
 
 class Access(NamedTuple):
-    """One access of a run: its kind, its share of mu^2, and the share of its squared length that goes to scores."""
+    """One access of a run.
+
+    - **kind**, **share** - and its share of mu^2.
+    - **score_share** - the share of its squared length that goes to scores."""
 
     kind: Kind
     share: float
@@ -44,23 +45,20 @@ class Plan:
 
 def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> Plan:
     """Looks of growing shares, histograms before some of them where bounds are to be found, and scalars before the late looks,
-    for these bounds, and at the end.
-
-    Noise in the curvature is to its size as sigma d^(3/2) / N, and noise in scores to their sampling as sigma (d / N)^(1/2): the
-    ratio of the shares that make the sum of squares least is as that of both."""
-    bins = _BINS if has_bins else 0.0
-    late_share = 1.0 - _EARLY_SHARE - bins - sum(_SCALARS)
-    ratio = _CURVATURE * dimension / np.sqrt(num_rows)
-    curvature = max(_LEAST_CURVATURE, float(ratio / (1.0 + ratio)))
-    early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
-    of_early = np.maximum(curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
-    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(_EARLY_SHARE * early / early.sum(), of_early.tolist())]
-    looks += [Access(Kind.LOOK, s, 1.0 - curvature) for s in late_share * late / late.sum()]
+    for these bounds, and at the end. See `accounting.looks.shares`."""
+    of_run, early, late = (
+        shares(dimension, num_rows, has_bins),
+        _GROWTH ** np.arange(EARLY),
+        _LATE_GROWTH ** np.arange(LATE),
+    )
+    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
+    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
+    looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
     accesses: list[Access] = []
     for number, look in enumerate(looks):
         if number == EARLY:
-            accesses.append(Access(Kind.SCALARS, _SCALARS[0]))
+            accesses.append(Access(Kind.SCALARS, SCALARS[0]))
         if has_bins and number in _BINS_BEFORE:
-            accesses.append(Access(Kind.BINS, bins / len(_BINS_BEFORE)))
+            accesses.append(Access(Kind.BINS, BINS / len(_BINS_BEFORE)))
         accesses.append(look)
-    return Plan((*accesses, Access(Kind.SCALARS, _SCALARS[1])))
+    return Plan((*accesses, Access(Kind.SCALARS, SCALARS[1])))
