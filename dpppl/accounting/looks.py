@@ -12,8 +12,11 @@ ACCESSES = 20
 EARLY_SHARE, BINS, SCALARS = 0.1, 0.025, (0.02, 0.04)
 """Shares of early looks together, of histograms together, and of ranks before the late looks and at the end."""
 _CURVATURE, _LEAST_CURVATURE = 2.7, 0.05
-_LONGER = 1.5  # by how much the late norm multiplies the least noise, on data that a model describes
-_SLOPE = 0.6  # what of the curvature's relative error counts as noise in scores, by squares
+_LONGER = 1.5  # by how much the late norm multiplies the least noise of scores
+_BY_ERROR = (
+    5.0,
+    25.0,
+)  # variance that the curvature's relative error adds, and its square: medians of runs on right models
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,10 @@ class Shares:
     """Shares of a run with so many rows and latents.
 
     - **late** - of all late looks together.
-    - **curvature** - of a late look, the part of its squared length that goes to the curvature; the rest goes to scores.
-    - **counted** - the share that noise in intervals is as large as it would be for, if all of it went to one sum of scores."""
+    - **curvature** - of a late look, the part of its squared length that goes to the curvature; the rest goes to scores."""
 
     late: float
     curvature: float
-    counted: float
 
 
 def shares(num_latents: int, num_rows: float, has_bins: bool = True) -> Shares:
@@ -39,4 +40,15 @@ def shares(num_latents: int, num_rows: float, has_bins: bool = True) -> Shares:
     late = 1.0 - EARLY_SHARE - sum(SCALARS) - (BINS if has_bins else 0.0)
     ratio = _CURVATURE * num_latents / math.sqrt(num_rows)
     curvature = max(_LEAST_CURVATURE, ratio / (1.0 + ratio))
-    return Shares(late, curvature, late * (1.0 - curvature) / _LONGER)
+    return Shares(late, curvature)
+
+
+def added_variance(num_latents: int, num_rows: float, noise_multiplier: float, squared_norm: float) -> float:
+    """Return the variance that privacy adds to the place of the likelihood's mode, in units of its variance without privacy.
+
+    - **noise_multiplier** - 1 / mu of the run.
+    - **squared_norm** - the squared clipping norm in units of a row's curvature in one direction."""
+    of = shares(num_latents, num_rows)
+    scores = _LONGER * squared_norm * noise_multiplier**2 / (of.late * (1.0 - of.curvature) * num_rows)
+    error = noise_multiplier * num_latents * math.sqrt(2.0 * num_latents / (of.late * of.curvature)) / num_rows
+    return scores + _BY_ERROR[0] * error + _BY_ERROR[1] * error**2

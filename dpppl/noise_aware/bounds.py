@@ -99,10 +99,10 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
 def chosen_norm(
     norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
 ) -> float:
-    """The norm of looks: of the first a low quantile; later the largest one that multiplies the squared error of privacy (of
-    early looks all error) by at most `MOST_ADDED`. Moves of estimates by clipping, where ranks of responses speak
-    against the model, are part of that error. Up to `_HIDDEN` times the longest believed row, and no longer than where clipping moves
-    estimates by a `negligible` number of sds.
+    """Return the norm of looks: of the first a low quantile, later the largest one that multiplies the squared error of privacy
+    by at most `MOST_ADDED`. Moves of estimates by clipping, where ranks of responses speak against the model, are part of that
+    error. It is at most `_HIDDEN` times the longest believed row, and no longer than where clipping moves estimates by a
+    `negligible` number of sds.
 
     - **noise** - the variance of the noise in the sum of scores, in units of the squared norm.
     - **informed** - how many of `num_rows` inform the posterior.
