@@ -5,7 +5,7 @@
         before the first late look: ask how well rows fit, which says what clipping may harm                (row_statistics.fit)
         where the plan says so: ask for histograms of scores' and curvatures' lengths; from these, bounds   (bounds)
         ask for the sum of scores and the curvature at the posterior mean given all looks so far            (recipe, curvature)
-        if it is early: choose coordinates u in which the posterior is nearly white                         (sketch, row_statistics.basis)
+        if it is early: choose coordinates u in which the posterior is nearly white                         (sketch, basis)
     make a surrogate of the late looks, and ask how well rows fit where they end                            (surrogate)
     draw from the exact prior times a normal likelihood of the mean gradient                                (mixture, posterior)
     say whether the draws may be read                                                                       (verdict)

@@ -46,7 +46,7 @@ class NoiseAware(NoiseAwareSettings):
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which one run uses but for `reserve`.
     - **noise_multiplier** - instead of a target: 1 / mu of mu-Gaussian differential privacy, for each run.
-    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each stage, in the
+    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each look, in the
       first of which the prior is white. None: found from charged private histograms.
     - **coordinates** - the sites, by name, in which the likelihood is measured: all those through which it depends on
       latents, be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside
