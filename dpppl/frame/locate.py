@@ -146,7 +146,7 @@ def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
     basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
-    root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.values.shape[-1]
+    root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.vectors.shape[-2]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
     information = unsaturated(positive_part(law.mean), law.ratio)
     found = posterior_covariance(information + _UNSURE * unsure * np.eye(width), root)
