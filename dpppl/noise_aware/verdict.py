@@ -270,10 +270,13 @@ def of_looks(run: Measured) -> Found:
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
             f"{add_up(run.together) or 'raise the budget, take fewer latents, or predict by dpppl.SVI'}.",
         )
-    if run.agreement >= skewed_disagreement and not any(unfinished(run)):
+    if max(run.agreement, run.arrival) >= skewed_disagreement and not any(unfinished(run)):
+        what = f"the late looks disagree with the early ones by {run.agreement:.1f} sd"
+        if run.arrival >= run.agreement:
+            what = f"scores were summed {run.arrival:.1f} sd away from the posterior mean"
         yield care(
-            f"the late looks disagree with the early ones by {run.agreement:.1f} sd, more than their noise: the likelihood is "
-            "skewed there, as where most probabilities are near 0 or 1; its intervals may be too narrow."
+            f"{what}, more than their noise: the likelihood is skewed there, as where most probabilities are near 0 or 1, or a "
+            "category is empty; its intervals may be too narrow."
         )
 
 

@@ -29,8 +29,7 @@ def learned_latents(
 
     "prior": the guide has the prior's spread and location; a point stayed at the prior's median, and no gradient could have
     moved it. "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of
-    the guide's sds, its optimum may be more than 1.2 of them away, the spread still grows (2.5 standard errors), or the frame
-    has the latent among the odd ones.
+    the guide's sds, its optimum may be more than 1.2 of them away, or the spread still grows (2.5 standard errors).
     The location is uncertain by the guide's variance times the standard error of the gradient's mean over the tail. The
     optimum is one Newton step away, at that mean plus its standard error. The curvature is (1 - g) / variance, with g the
     spread's gradient in the logarithm of the sd (Opper and Archambeau 2009)."""
