@@ -105,17 +105,15 @@ class Reading(Verdict):
 def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
     """The verdict on each element of each site.
 
-    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
-    by the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or
-    more. Or the noise of steps may widen sds by more than 15 %. "still moving": the positions drift. See `Arrival`. "unstable":
-    the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not finite; a site
-    computed from others has the worst of theirs. "the model is wrong": it would be read, but clipping moves estimates, see
-    `Metric`. "biased by clipping": of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and
-    location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where they may
-    move it by half an sd to one sd, at most "read the mean only".
-
-    - **samples** - constrained, {site: (chains, draws, ...)}.
-    - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
+    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held by
+    the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or more. Or
+    the noise of steps may widen sds by more than 15 %. "still moving": the positions drift. See `Arrival`. "unstable": the step
+    is so long that positions spread 1.5 times as wide as the samples (variances), or values are not finite; a site computed from
+    others has the worst of theirs. "the model is wrong": it would be read, but clipping moves estimates, see `Metric`. "biased by
+    clipping": of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its
+    spread and location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where
+    they may move it by half an sd to one sd, at most "read the mean only". - **samples** - constrained, {site: (chains, draws,
+    ...)}. - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
