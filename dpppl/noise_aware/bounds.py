@@ -85,7 +85,9 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     )
     # Early looks correct a curvature for what its bound cuts off, on average over directions.
     late = expected.is_late
-    best = int(np.argmin((error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2))
+    loss = (error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2
+    typical = norms.quantile(0.5)  # a score is about as long as its curvature's root, or shorter
+    best = int(np.argmin(np.where(candidates >= typical * min(typical, norm) / 2.0, loss, np.inf)))
     bound = float(candidates[best])
     if bounds.curvature:
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature

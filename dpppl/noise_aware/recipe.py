@@ -117,11 +117,18 @@ class Line(NamedTuple):
         curvature = weights[0] * own.curvature + weights[1] * scale * self.curvature
         line = self._replace(curvature=curvature, floor=_FLOOR * error)
         h = line.slope
+        values, vectors = eigh(curvature)
+        known = np.maximum(values, 0.0) ** 3 / (values**2 + error**2)  # of a slope that noise hides little
+        root, gain = (
+            (vectors * x[:, None, :]) @ vectors.swapaxes(1, 2)
+            for x in (known, known**2 / np.maximum(values, line.floor))
+        )
+        told = times(gain, look.scores + times(h, at))
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
             reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
             variance = look.std**2 + error**2 / 2.0 * reach
-            pull = self.pull + times(h, look.scores + times(h, at)) / variance
-            line = line._replace(information=self.information + h @ h / variance, pull=pull)
+            pull, information = self.pull + told / variance, self.information + root @ root / variance
+            line = line._replace(information=information, pull=pull)
             mean, spread = line.posterior(covariance)
         step = mean - at
         apart = float(np.clip(np.nan_to_num(np.sum(step * times(h, step))) / dimension, 0.0, _UNKNOWN))
