@@ -156,8 +156,8 @@ def mode(x, y):
 
 @pytest.mark.slow
 def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypatch):
-    """RAND's health insurance data: the rms distance of ten coefficients, in Laplace's sds, is .12 to .19 by noise, and 1.16 to
-    1.23 with the norms of the first stages (four runs each). A right version fails in fewer than one of 1,000 runs."""
+    """RAND's health insurance data: the rms distance of ten coefficients, in Laplace's sds, is .1 to .3 by noise, and .89 and
+    more with the norm of the first look. A right version fails in fewer than one of 1,000 runs."""
     datasets = pytest.importorskip("statsmodels.api").datasets
     table = datasets.randhie.load_pandas().data
     x = np.column_stack([np.ones(len(table)), table[COLUMNS].to_numpy() / MAXIMA]).astype(np.float32)
@@ -174,5 +174,5 @@ def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypa
     assert away < 0.5 and not verdict.refusals
     real = bounds.chosen_norm
     monkeypatch.setattr(bounds, "chosen_norm", lambda n, e, *rest: real(n, e._replace(curvature=None), *rest))
-    assert distance()[0] > 0.9
+    assert distance()[0] > 0.65
     jax.clear_caches()

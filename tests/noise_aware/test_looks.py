@@ -183,7 +183,7 @@ def test_a_curvature_that_noise_hides_is_not_taken_for_one():
     line, mean = Line.none(full(WIDTH).first()).with_look(
         made(np.zeros((1, WIDTH)), np.zeros((1, WIDTH, WIDTH)), 900.0 * rng.standard_normal((1, WIDTH)), 900.0, 30.0, noisy), prior
     )  # fmt: skip
-    assert np.linalg.eigvalsh(line.curvature[0]).min() >= recipe._FLOOR * 30.0 * 0.99
+    assert np.linalg.eigvalsh(line.slope[0]).min() >= recipe._FLOOR * 30.0 * 0.99
     assert np.linalg.eigvalsh(line.information[0]).max() < 0.1 and np.abs(mean).max() < 0.5
 
 

@@ -138,7 +138,7 @@ MUTATIONS = [
         TWO_PARTS, ("two answers",)),
     bug("scores that scatter are not told", f"{CHECKS}unfinished", "not run.chi_squared <", "not 0.0 <",
         FOUND, (lambda: {"chi_squared": 2.8, "degrees": 16}, "do not read: scores scatter 2.80")),
-    bug("looks that disagree are not told", f"{CHECKS}of_looks", "run.agreement >= skewed_disagreement", "False",
+    bug("looks that disagree are not told", f"{CHECKS}of_looks", "max(run.agreement, run.arrival) >= skewed_disagreement", "False",
         FOUND, (lambda: {"agreement": 5.0}, "read with care: the late looks disagree")),
     bug("curvatures of looks count alike", f"{RELEASE}mean", "** -2.0", "** 0.0",
         "test_noise_aware_curvature:test_releases_are_averaged_by_their_noise"),

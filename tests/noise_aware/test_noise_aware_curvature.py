@@ -208,7 +208,7 @@ def test_looks_go_as_far_as_their_scores_say():
     y = (rng.random(1_000) < 1.0 / (1.0 + np.exp(-10.0 * x[:, 0]))).astype(np.float32)
     outcome = found.run(split_rows(found, (x, y)), 0, 5.0)
     assert outcome.surrogate.point(found.prior.mean)[0] > 6.0
-    assert found.verdict(outcome).arrival < 2.0
+    assert found.verdict(outcome).arrival < 4.0  # a doubt from there on
 
 
 # Releases that are absurd

@@ -279,7 +279,7 @@ def test_nuts_samples_the_exact_prior_times_the_surrogate(monkeypatch):
     for values in (own["w"], drawn["w"]):
         z = (values.mean(axis=0) - mean) / np.sqrt(variance)
         assert np.sqrt(np.mean(z**2)) < 0.1
-        assert np.mean(values.var(axis=0) / variance) == pytest.approx(1.0, rel=0.1)
+        assert np.mean(values.var(axis=0) / variance) == pytest.approx(1.0, rel=0.13)
 
 
 def test_weights_of_draws_leave_out_what_fills_blocks_up():
