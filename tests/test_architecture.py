@@ -174,7 +174,7 @@ ROOMS = {
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_659, 1_400),
     "svi": ("svi", 2_536, 1_400),
-    "row_statistics": ("row_statistics", 1_616, 700),
+    "row_statistics": ("row_statistics", 1_610, 700),
     "noise_aware": ("noise_aware", 2_499, 900),
     "contrib": ("contrib", 4_025, 4_000),
 }

@@ -1,7 +1,7 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
 All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses that a row could have given and
-their weights, each multiplied by the row's survey weight over its cap. psi = clip(s - a) is centred (see `centring`). A row whose
+their weights. psi = clip(s - a) is centred (see `centring`). A row whose
 curvature A = sym(E[psi s']) is longer than a bound is weighed down, by w = min(1, bound / |A|): its curvature alone, so that
 sum psi has mean zero at the truth, and sum w A is most of its curvature. (Of units, and of a sandwich, the real response does not
 enter A: nearly zero.)"""
@@ -28,7 +28,6 @@ from dpppl.row_statistics.fit import Ranks, assembled, ranked, ranked_unit
 from dpppl.row_statistics.weights import Weights
 from dpppl.types import Numbers, Scalar, Tree
 
-_LEAST_WEIGHT = 1e-9
 RANKED_DRAWS = 32  # responses drawn for each row, of which its ranks are made
 
 
@@ -65,15 +64,6 @@ class Influence(NamedTuple):
     matrix: Callable[[], jax.Array]
     squares: Callable[[Numbers], jax.Array]
 
-    def weighted(self, share: Numbers | float) -> "Influence":
-        """Of a row whose scores were multiplied by this share: the curvature of its psi is by one score, not by both."""
-        if isinstance(share, float):
-            return self
-        matrix, squares, unit = self.matrix, self.squares, jnp.maximum(share, _LEAST_WEIGHT)
-        return self._replace(
-            length=self.length / unit, matrix=lambda: matrix() / unit, squares=lambda along: squares(along) / unit**2
-        )
-
 
 def units(score_share: Scalar, most_scores: float) -> tuple[Scalar, Scalar, Scalar]:
     """By what score, A and J of a look are multiplied, whose squares sum to 1. A sandwich's width depends on J."""
@@ -89,8 +79,8 @@ class RowStatistics:
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
     - **basis** - one of the same shapes as those that accesses have.
-    - **weights** - the column of weights, if there is one: scores are multiplied by its weight, in [0, 1], before they are
-      clipped, so that a row of small weight is clipped less, and scores of the whole population still have mean zero.
+    - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight, in
+      [0, 1], after clipping: scores of the whole population still have mean zero, also where weights depend on responses.
     - **most_scores** - see `run_recipe`."""
 
     responses: Responses
@@ -100,8 +90,8 @@ class RowStatistics:
     most_scores: float = 1.0
 
     def _share(self, row: Tree) -> Numbers | float:
-        """The row's weight, in (0, 1]; NaN where the row is left out."""
-        return 1.0 if self.weights is None else jnp.maximum(self.weights.of_row(row), _LEAST_WEIGHT)
+        """The row's weight, in [0, 1]; NaN where the row is left out."""
+        return 1.0 if self.weights is None else self.weights.of_row(row)
 
     def log_likelihood(self, point: Numbers, row: Tree, public: Tree, responses: Tree = None) -> jax.Array:
         """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
@@ -129,25 +119,19 @@ class RowStatistics:
 
         def completed(number: jax.Array) -> Tree:
             scores, *given = (jnp.concatenate([x[number][None], x[count:]]) for x in (members.scores, *of_members))
-            return of(self._drawn(at, row, scores, members.weights, members.jacobian), *given)
+            return of(self.drawn_influence(at, scores, members.weights, members.jacobian), *given)
 
         return averaged(jax.vmap(completed)(jnp.arange(count)), members.chances)
 
     def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
         if not self.responses.is_binary:
-            return self._drawn(at, row, *self.members(at, row, *public_and_key)[1:4])
-        share = self._share(row)
+            return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
         log_prob, score = self._own(at, row, public_and_key[0])  # the other response's score is -odds as long
-        odds, score = odds_of(log_prob), score * share
-        square = jnp.sum(score**2)
+        odds, square = odds_of(log_prob), jnp.sum(score**2)
         factor = binary_factor(odds, jnp.sqrt(square), at.norm)
         squares = lambda directions: odds * (score @ directions) ** 2  # noqa: E731
         length, matrix = factor * odds * at.basis.length(score, square), lambda: factor * odds * at.basis.square(score)
-        return Influence(score, factor * score, length, factor < 1.0, matrix, squares).weighted(share)
-
-    def _drawn(self, at: At, row: Tree, scores: jax.Array, weights: jax.Array, jacobian: jax.Array | None) -> Influence:
-        share = self._share(row)
-        return self.drawn_influence(at, scores * share, weights, jacobian).weighted(share)
+        return Influence(score, factor * score, length, factor < 1.0, matrix, squares)
 
     def members(self, at: At, row: Tree, public: Tree, key: jax.Array) -> Members:
         """The responses that a row could have given, and their scores; by parameters where these are few, see
@@ -209,42 +193,37 @@ class RowStatistics:
 
     def look(self, at: At, row: Tree, rest: Tree) -> Tree:
         """psi / norm, isometric coordinates of w A / bound, and of psi psi' / norm^2 for the row's own response, by "score", "A"
-        and "J". Jointly at most 1 long: the first has the share `at.score_share` of the squared length, see also `scores_share`.
+        and "J". Jointly at most 1 long: the first has the share `at.score_share` of the squared length, see `units`.
 
         Of a row with missing values A is the mean of those of complete rows, less the covariance of w psi and the score given
         what is observed: the information that is missing (Louis 1982)."""
         weight = lambda found: jnp.minimum(1.0, at.curvature_bound / jnp.maximum(found.length, 1e-30))  # noqa: E731
         if not self.responses.missing:
             found = self._influence(at, row, rest)
-            return self._scaled(at, found.psi, found.matrix() * weight(found))
+            return self._scaled(at, row, found.psi, found.matrix() * weight(found))
         product = lambda psi, score: at.basis.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
 
         def of(found: Influence) -> Tree:
-            w, unit = weight(found), self._share(row)  # scores hold the row's weight, which its curvature has once
-            return (
-                w * (found.matrix() - product(found.psi, found.score) / unit),
-                w * found.psi,
-                found.score / unit,
-                found.psi,
-            )
+            w = weight(found)
+            return w * (found.matrix() - product(found.psi, found.score)), w * found.psi, found.score, found.psi
 
         matrix, weighed, score, psi = self._mean(of, at, row, rest)
-        return self._scaled(at, psi, matrix + product(weighed, score))
+        return self._scaled(at, row, psi, matrix + product(weighed, score))
 
-    def _scaled(self, at: At, psi: jax.Array, matrix: jax.Array) -> Tree:
+    def _scaled(self, at: At, row: Tree, psi: jax.Array, matrix: jax.Array) -> Tree:
         unit, unit_a, unit_j = units(at.score_share, self.most_scores)
-        psi = psi / at.norm
-        return {"score": unit * psi, "A": unit_a * (matrix / at.curvature_bound), "J": unit_j * at.basis.outer(psi)}
+        psi, matrix = psi * (self._share(row) / at.norm), matrix * (self._share(row) / at.curvature_bound)
+        return {"score": unit * psi, "A": unit_a * matrix, "J": unit_j * at.basis.outer(psi)}
 
     def unpacked(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
         """Return a look from the noisy sums of what `look` gives; `noise` is the sd of their noise."""
         return total
 
     def bins(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """A 1 among zeros in the bin of the norm of the row's own score, and in that of the root of its curvature's length:
-        (2, norm_histogram.SIZE), over sqrt 2. Of rows with missing values a mean of such."""
+        """The row's weight among zeros in the bin of the norm of its own score, and in that of the root of its curvature's
+        length: (2, norm_histogram.SIZE), over sqrt 2. Of rows with missing values a mean of such."""
         of = lambda x: jnp.stack([in_bin(jnp.linalg.norm(x.score)), in_bin(jnp.sqrt(x.length))])  # noqa: E731
-        return self._mean(of, at, row, rest) / np.sqrt(2.0)
+        return self._mean(of, at, row, rest) * (self._share(row) / np.sqrt(2.0))
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """How well the row fits, see `fit.numbers`; of a unit, its rows. In `directions` rows are compared."""
@@ -283,7 +262,7 @@ class RowStatistics:
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])
-        speaks = jnp.all(jnp.isfinite(found.psi)) & jnp.isfinite(found.length)
+        speaks = jnp.all(jnp.isfinite(found.psi)) & jnp.isfinite(found.length * self._share(row))
         return flags, speaks, responses.is_outside(*situation)
 
     def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:
