@@ -38,6 +38,7 @@ from dpppl.model.arguments import Arguments
 from dpppl.model.initialization import initial_values
 from dpppl.model.split import split_model
 from dpppl.model.supports import codes
+from dpppl.noise_aware.binding import bind
 from dpppl.randomness import keys
 from dpppl.svi.binding import bind_objective
 
@@ -652,6 +653,12 @@ CURES = [
     ("svi(subsampling=dpppl.Poisson.of_batch(4, 40)).run(key(), 2, Y, progress_bar=False)", "so batches have another size", "num_data=12", "svi(subsampling=dpppl.Poisson.of_batch(4, {})).run(key(), 2, Y, progress_bar=False)"),
     ("mcmc(kernel=kernel(clipping_norm=1e9), num_warmup=150, num_samples=150).run(key(), Y)", "are too small for float32", "a smaller clipping_norm", "mcmc(kernel=kernel(clipping_norm=1.0)).run(key(), Y)"),
     ("fit = mcmc(); fit.target_epsilon = 9.0", "is a setting of this MCMC, fixed when it was made", "MCMC(..., target_epsilon=...)", "mcmc(target_epsilon=9.0)"),
+    ("split_model(mean, (Y,), {}, data_plate=3)", "data_plate is the name of a plate", "data_plate='data'", "split_model(mean, (Y,), dict(), {})"),
+    ("observing(lambda mu: dist.Normal(0.0, mu), Y)", ": give it one that is, or write", "jnp.exp(mu)", "observing(lambda mu: dist.Normal(0.0, {}), Y)"),
+    ("bind(noise_aware(lambda y: (latent('mu'), seen(y, 0.0))), (Y,), {}, key())", "no latent enters the likelihood, so the rows inform none",
+     "numpyro.infer.Predictive(model, num_samples=1000)", "model = lambda y: latent('mu'); {}(jax.random.key(0), Y)"),
+    ("path += '.csv'; Path(path).write_text('a;b\\n1,5;2\\n'); dpppl.from_disk(path, 'a')", ", and decimal=',' for numbers such as 1,5", "decimal=','",
+     "path += '.csv'; Path(path).write_text('a;b\\n1,5;2\\n'); dpppl.from_disk(path, 'a', separator=';', {}).read(0, 1)"),
     ("fit = mcmc(); fit.verdict = None", "of this MCMC follows from its settings and its runs", "a variable of your own", "verdict = None"),
 ]  # fmt: skip
 
@@ -741,6 +748,9 @@ EXEMPT = {
     'declare one by its dtype': 'typed in the table',
     'one number, of one row or of all': "words on a model's form",
     '; wrap it in numpyro.plate': 'typed in the table',
+    'an entry that is no number such as 1234.5': 'a part of reports; tests/data/test_sources.py reads such a file',
+    'sample_again(dpppl.secret_key(), ...) with the arguments': 'tests/runs/test_conclusions.py calls it',
+    'the verdict of the last run could not be computed': 'tests/runs/test_conclusions.py calls it',
 }  # fmt: skip
 """Messages with a cure that is code, and why the table does not type it."""
 
@@ -758,7 +768,7 @@ def makers():
         "FIXED": dataclasses.replace(event, batch_size=5, num_data=50), "COST_ALONE": {"target_epsilon": 5.0, "target_delta": 1e-3},
         "REPLACED": dataclasses.replace(event, batch_size=5, num_data=50, neighboring_relation="replace_one"),
         "plan": lambda: ac.plan(num_data=1_000, target_epsilon=1.0, target_delta=1e-5), "pages": pages, "plotting": plotting,
-        "audit": audit, "codes": codes, "keys": keys, "decimal": decimal,
+        "audit": audit, "bind": bind, "codes": codes, "keys": keys, "decimal": decimal,
     }  # fmt: skip
 
 

@@ -137,6 +137,12 @@ def test_a_planted_fault_is_found(fault):
     assert fault.found() is not None
 
 
+def test_every_fault_is_in_the_code():
+    for fault in FAULTS:
+        with fault.planted():
+            pass
+
+
 def test_nothing_watches_an_ordinary_run():
     """Neither after a replay nor in another thread; what a replay compiled is not kept, and its keys count as unused."""
     import threading

@@ -4,15 +4,15 @@ python benchmarks/accuracy/adult_profile.py --epsilons .1 .3 1 --num-runs 3
 
 Negative log likelihood of a test row by the mean probability over draws, and by the mean of draws alone. "as it is": a run;
 of the same releases: "mean curvature": that of the draws in their place; "J = A": scores that vary as the model's curvature says;
-"no decline": as if curvature were the same all along; "true curvature": that where the last gradients were
-taken, and its variance of scores; "last point": where those were taken, alone. "true in all stages": another run, in which every
-stage knows its curvature. "without privacy": Laplace's posterior; "prior": the mean probability under the prior, 1/2.
+"true curvature": that where late looks were made, on average, and its variance of scores; "looks' point": that point alone. "true
+in all looks": another run, in which every look knows its curvature. "without privacy": Laplace's posterior; "prior": the mean probability under the prior, 1/2.
 """
 
 import argparse
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -30,9 +30,12 @@ from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import run_recipe
 from dpppl.randomness import keys
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.accesses import Kind
+from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import Accesses
 from examples import data
+
+_NO_NOISE = 1e-6
 
 
 def with_one(x):
@@ -49,28 +52,28 @@ class Bench(real_columns.Bench):
     def data(self, seed):
         return self.x.astype(np.float32), self.responses, None
 
-    def stages(self, seed, mu, knows_curvature=False):
-        """Those of a run. With `knows_curvature`, what a stage draws from its release is replaced by what the release would have
-        been without noise."""
+    def outcome(self, seed, mu, knows_curvature=False):
+        """That of a run. With `knows_curvature` a look releases its scores with noise, and its curvature as it is."""
         rows, _ = self.split.arrays(self.data(0)[:2], {})
         ask = Accesses(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
-        drawn, latest = ReleasedCurvature.posterior, {}
-
-        def knowing(kind, at, noise_multiplier, repeats=1, walk=None):
-            if kind == "curvature":
-                latest["here"] = ReleasedCurvature.of(ask(kind, at, 1e-9), 1e-9, at)
-            return ask(kind, at, noise_multiplier, repeats, walk)
-
-        def known(*_):
-            return exactly(latest["here"])
-
+        of, given = ReleasedCurvature.of, (1.0 / mu, self.prior, Bounds(), len(self.x))
+        plan = plan_of(True, self.x.shape[1], len(self.x))
         if not knows_curvature:
-            return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        ReleasedCurvature.posterior = known
-        try:
-            return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        finally:
-            ReleasedCurvature.posterior = drawn
+            return run_recipe(ask, plan, *given)
+
+        def knowing(kind, at, noise_multiplier):
+            values = ask(kind, at, noise_multiplier)
+            return (
+                values | {n: v for n, v in ask(kind, at, _NO_NOISE).items() if n != "score"}
+                if kind is Kind.LOOK
+                else values
+            )
+
+        def known(values, sigma, at, most_scores=1.0):
+            return of(values, _NO_NOISE * sigma, at, most_scores)
+
+        with mock.patch.multiple(ReleasedCurvature, of=known, posterior=lambda released, *_: exactly(released)):
+            return run_recipe(knowing, plan, *given)
 
 
 def exactly(release):
@@ -87,21 +90,18 @@ def drawn_from(surrogate, prior):
 
 def profile(bench, seed, mu):
     """Draws by what is replaced."""
-    (*_, last), prior = bench.stages(seed, mu), bench.prior
-    surrogate, curvature = last.surrogate, last.surrogate.curvature
+    outcome, prior = bench.outcome(seed, mu), bench.prior
+    surrogate, curvature = outcome.surrogate, outcome.surrogate.curvature
     values, vectors = np.linalg.eigh(curvature.mean)
     mean = curvature._replace(values=values[None], vectors=vectors[None])
-    ones = curvature._replace(ratio=np.eye(curvature.ratio.shape[-1])[None])
-    true = bench.true_curvature(last)
-    knowing = bench.stages(seed, mu, knows_curvature=True)[-1].surrogate
+    knowing = bench.outcome(seed, mu, knows_curvature=True).surrogate
     return {
         "as it is": drawn_from(surrogate, prior),
         "mean curvature": drawn_from(surrogate._replace(curvature=mean), prior),
-        "J = A": drawn_from(surrogate._replace(curvature=ones), prior),
-        "no decline": drawn_from(surrogate._replace(decline=0.0), prior),
-        "true curvature": drawn_from(surrogate._replace(curvature=true), prior),
-        "last point": surrogate.point(prior.mean)[None],
-        "true in all stages": drawn_from(knowing, prior),
+        "J = A": drawn_from(outcome.modelled, prior),
+        "true curvature": drawn_from(surrogate._replace(curvature=bench.true_curvature(outcome)), prior),
+        "looks' point": surrogate.point(prior.mean)[None],
+        "true in all looks": drawn_from(knowing, prior),
     }
 
 

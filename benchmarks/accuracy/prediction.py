@@ -4,8 +4,8 @@ python benchmarks/accuracy/prediction.py breast digits --num-splits 4
 
 A line: mean negative log likelihood of a test row over splits (a quarter of the rows), and its range. NoiseAware predicts by
 the mean of its draws' probabilities, or by the mean weights alone; under the prior N(0, 1) of all, and under narrower ones.
-"exact": Laplace's posterior without privacy; "curvature known": the same gradients with the true curvature where they were
-taken; "last point": that point alone. Columns are centred and scaled as if that were public knowledge.
+"exact": Laplace's posterior without privacy; "curvature known": the same late looks with the true curvature where they
+were made, on average; "looks' point": that point alone. Columns are centred and scaled as if that were public knowledge.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from benchmarks.lib.results import written
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import run_recipe
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.plan import plan_of
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 
@@ -82,28 +82,28 @@ def noise_aware(x, y, model=model, **arguments):
     return np.asarray(private.get_samples(allow_unconverged=True)["w"])
 
 
-def last_stage(x, y):
-    """A run's last stage, computed anew from what it released, and the prior."""
+def outcome_of(x, y):
+    """A run's outcome, computed anew from what it released, and the prior."""
     private = dpppl.NoiseAware(model, progress_bar=False, num_samples=10, **BUDGET)
     private.run(dpppl.secret_key(), x, y)
-    found = private.releases
-    return run_recipe(found.asker(), default_plan(), found.scale, found.prior, Bounds(), len(x))[0][-1], found.prior
+    found, plan = private.releases, plan_of(True, x.shape[1], len(x))
+    return run_recipe(found.asker(), plan, found.scale, found.prior, Bounds(), len(x)), found.prior
 
 
 def known_curvature(x, y):
-    """What the same gradients would say, had the curvature where they were taken been known."""
-    stage, prior = last_stage(x, y)
+    """What the same looks would say, had the curvature where they were made been known."""
+    outcome, prior = outcome_of(x, y)
     bench = SimpleNamespace(x=x.astype(np.float64), prior=prior)
-    surrogate = stage.surrogate._replace(curvature=real_columns.Bench.true_curvature(bench, stage))
+    surrogate = outcome.surrogate._replace(curvature=real_columns.Bench.true_curvature(bench, outcome))
     covariance = surrogate.basis.covariance_of_u(prior.covariance(surrogate.basis))
     mixture = Mixture(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
     return mixture.draw(np.random.default_rng(0), 1_000)
 
 
-def last_point(x, y):
-    """Where the last gradients were taken."""
-    stage, prior = last_stage(x, y)
-    return stage.surrogate.point(prior.mean)[None]
+def point_of_looks(x, y):
+    """Where late looks were made, on average."""
+    outcome, prior = outcome_of(x, y)
+    return outcome.surrogate.point(prior.mean)[None]
 
 
 def svi(x, y):
@@ -123,7 +123,7 @@ METHODS = {
     "exact": exact,
     "NoiseAware": noise_aware,
     "NoiseAware, curvature known": known_curvature,
-    "NoiseAware, last point": last_point,
+    "NoiseAware, looks' point": point_of_looks,
     "NoiseAware, prior sd .5": lambda x, y: noise_aware(x, y, scale=0.5),
     "NoiseAware, prior sd .25": lambda x, y: noise_aware(x, y, scale=0.25),
     "NoiseAware, prior sd unknown": lambda x, y: noise_aware(x, y, hierarchical),

@@ -9,8 +9,9 @@ python benchmarks/calibration/noise_aware.py wide --num-data-sets 3 --rows 20000
 A line: coverage of central 50 and 90 % intervals with its standard error over data sets, and root mean square of
 (mean - truth) / sd; the median sd over that of the non-private posterior, and over that of an oracle that knows the
 curvature and the variance of scores exactly; data sets off by more than 5 sd, data sets that the verdict refuses, and both;
-the share for which the verdict doubts the model; the share of rows that are clipped in the last stage; seconds a data set.
-`--clipping`: a norm that is chosen privately, the default; or set so that no score at the truth is clipped, or two thirds are.
+the share for which the verdict doubts the model; the share of rows that are clipped in late looks; seconds a data set.
+`--clipping`: a norm that is chosen privately, the default; or set so that no score at the truth is clipped, or two thirds are, in
+the coordinates of late looks, as another run has found them. `bands` multiplies the norm of another run.
 """
 
 import argparse
@@ -48,7 +49,7 @@ from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics.accesses import At, narrow
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import Accesses, prepared
 from dpppl.row_statistics.statistics import RowStatistics
 from models.logistic_regression import gaussian
@@ -63,10 +64,10 @@ class Bench:
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.sampler = None if self.is_normal else posterior.Sampler(self.coordinates, 2_000)
+        self.sampler = None if self.is_normal else posterior.Narrow(self.coordinates, 2_000)
         dimension = self.coordinates.dimension
         responses = Responses.of(self.coordinates.split)
-        self.redrawn = responses.redrawn
+        self.redrawn, self.added = responses.redrawn, responses.added
         statistics = RowStatistics(responses, self.coordinates.latents, self.prior.first())
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, dimension)
 
@@ -108,17 +109,18 @@ class Bench:
     def at(self, point, basis, norm):
         return narrow(At(point, norm, 1.0, basis))
 
-    def bounds(self, truth, rows, clipping):
-        """The norm that a way of `clipping` asks for, at the truth and in units of prior standard deviations."""
+    def bounds(self, truth, rows, mu, clipping):
+        """The norm that a way of `clipping` asks for, at the truth and in the coordinates of the late looks of another run."""
         if clipping == "chosen":
             return recipe.Bounds()
-        lengths = self.exact(self.at(truth, self.prior.first(), 1.0), rows)[1]
+        basis = self.released(rows, mu, recipe.Bounds())[0].surrogate.basis
+        lengths = self.exact(self.at(truth, basis, 1.0), rows)[1]
         return recipe.Bounds(norm=float(np.quantile(lengths, {"none": 1.0, "two_thirds": 1 / 3}[clipping])))
 
-    def oracle(self, stage, rows):
+    def oracle(self, outcome, rows):
         """The sd of a posterior from the same gradients, had curvature and variance of scores been known."""
-        surrogate, basis = stage.surrogate, stage.surrogate.basis
-        found = self.exact(self.at(surrogate.point(self.prior.mean), basis, stage.norm), rows)[0]
+        surrogate, basis = outcome.surrogate, outcome.surrogate.basis
+        found = self.exact(self.at(surrogate.point(self.prior.mean), basis, outcome.norm), rows)[0]
         h, scores = (from_vector(np.asarray(x, np.float64), len(basis.scales)) for x in found)
         noise = scores + surrogate.noise_variance * np.eye(len(h))
         prior = basis.covariance_of_u(self.prior.covariance(basis))[0]
@@ -126,14 +128,15 @@ class Bench:
         return np.sqrt(basis.variances(np.linalg.inv(precision)[None]))
 
     def released(self, rows, mu, bounds):
-        """The last stage, the posterior and the verdict of one data set."""
-        plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
+        """The outcome, the posterior and the verdict of one data set."""
+        plan = plan_of(None in (bounds.norm, bounds.curvature), self.coordinates.dimension, self.num_rows)
         ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn)
-        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
+        given = 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn
+        outcome = recipe.run_recipe(ask, plan, *given, added=self.added)
+        mixture = posterior.Mixture.of(outcome.surrogate, self.prior)
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, self.prior, names, self.num_rows)
-        return stages[-1], mixture, verdict
+        verdict = Verdict.from_releases(outcome, mixture.moments(), self.prior, names, self.num_rows)
+        return outcome, mixture, verdict
 
     def draws(self, mixture, seed):
         """Of the posterior, by site, unconstrained; and what is wrong with them."""
@@ -149,21 +152,31 @@ class Bench:
         latents = self.coordinates.split.latents
         truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in latents}
         truth = np.asarray(self.coordinates.vector(truth, self.public), np.float64)
-        stage, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, clipping))
+        outcome, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, mu, clipping))
         drawn, problem = self.draws(mixture, seed)
         drawn = np.asarray(self.vectors(drawn))
         mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
         verdict = dataclasses.replace(verdict, sampler=problem)
         without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
-        return (mean - truth) / sd, np.mean(drawn < truth, axis=0), sd / without, sd / self.oracle(stage, rows), verdict
+        return (
+            (mean - truth) / sd,
+            np.mean(drawn < truth, axis=0),
+            sd / without,
+            sd / self.oracle(outcome, rows),
+            verdict,
+        )
 
-    def coverage(self, seed, mu, norm):
-        """The share of new responses of a linear regression, noise sd .5, in their 90 % predictive intervals."""
+    def coverage(self, seed, mu, multiple):
+        """The share of new responses of a linear regression, noise sd .5, in their 90 % predictive intervals, where the norm is this
+        multiple of that of another run (None: chosen)."""
         rng = np.random.default_rng(seed)
         weights, x = rng.standard_normal(4), self.covariates(rng, self.num_rows + 1_000)
         y = (x @ weights[1:] + weights[0] + 0.5 * rng.standard_normal(len(x))).astype(np.float32)
         rows, _ = self.coordinates.split.arrays((x[: self.num_rows], y[: self.num_rows]), {})
-        _, mixture, verdict = self.released(rows, mu, recipe.Bounds(norm=norm))
+        bounds = recipe.Bounds()
+        if multiple:
+            bounds = recipe.Bounds(norm=multiple * self.released(rows, mu, bounds)[0].norm)
+        _, mixture, verdict = self.released(rows, mu, bounds)
         drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(mixture, seed)[0].items()}
         x, y = x[self.num_rows :], y[self.num_rows :]
         predicted = x @ drawn["weights"].T + drawn["intercept"]
@@ -210,21 +223,21 @@ def line(cell, runs):
     )
 
 
-def cover_one(epsilon, norm, seed):
+def cover_one(epsilon, multiple, seed):
     """Coverage of new responses in one data set."""
-    return bench_of("models", "linear", 5_000).coverage(seed, mu_of(epsilon), norm)
+    return bench_of("models", "linear", 5_000).coverage(seed, mu_of(epsilon), multiple)
 
 
 def bands(pool, epsilons, count):
-    """Coverage of 90 % predictive intervals, by clipping norm."""
-    print("| epsilon | clipping norm | coverage (se) | refused |\n|---|---|---|---|", flush=True)
+    """Coverage of 90 % predictive intervals, by multiples of the clipping norm that is chosen."""
+    print("| epsilon | clipping norm over the chosen one | coverage (se) | refused |\n|---|---|---|---|", flush=True)
     for epsilon in epsilons:
-        for norm in (0.3, 1.0, 3.0, 10.0, None):
-            runs = [pool.submit(cover_one, epsilon, norm, seed) for seed in range(count)]
+        for multiple in (0.3, 1.0, 3.0, 10.0, None):
+            runs = [pool.submit(cover_one, epsilon, multiple, seed) for seed in range(count)]
             values, good = (np.array(x, float) for x in zip(*(run.result() for run in runs)))
             error = values.std(ddof=1) / np.sqrt(count)
             print(
-                f"| {epsilon:g} | {norm or 'chosen'} | {values.mean():.3f} ({error:.3f}) | {(good == 0).sum():.0f} |",
+                f"| {epsilon:g} | {multiple or 'chosen'} | {values.mean():.3f} ({error:.3f}) | {(good == 0).sum():.0f} |",
                 flush=True,
             )
 

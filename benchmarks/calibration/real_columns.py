@@ -47,7 +47,7 @@ from dpppl.noise_aware.settings import Verdict
 from dpppl.noise_aware.surrogate import moments
 from dpppl.randomness import keys
 from dpppl.row_statistics.coordinates import Coordinates
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import Accesses, prepared
 from dpppl.row_statistics.statistics import RowStatistics
 from examples import data
@@ -133,14 +133,14 @@ class Bench:
             mean = mean + covariance @ (self.x.T @ (y - p) - mean)
         return mean, covariance
 
-    def true_curvature(self, stage):
-        """Where the last gradients were taken."""
-        surrogate, basis = stage.surrogate, stage.surrogate.basis
+    def true_curvature(self, outcome):
+        """Where late looks were made, on average."""
+        surrogate, basis = outcome.surrogate, outcome.surrogate.basis
         p = 1.0 / (1.0 + np.exp(-self.x @ surrogate.point(self.prior.mean)))
         x = self.x * basis.scales @ basis.roots[0]
         length = np.linalg.norm(x, axis=1)
-        factor = np.minimum(1.0, stage.norm / (np.maximum(p, 1.0 - p) * length))
-        weight = np.minimum(1.0, stage.curvature_bound / np.maximum(factor * p * (1.0 - p) * length**2, 1e-30))
+        factor = np.minimum(1.0, outcome.norm / (np.maximum(p, 1.0 - p) * length))
+        weight = np.minimum(1.0, outcome.curvature_bound / np.maximum(factor * p * (1.0 - p) * length**2, 1e-30))
         h, scores = ((x.T * (weight**k * factor**k * p * (1.0 - p))) @ x for k in (1, 2))
         values, vectors = np.linalg.eigh(h)
         values = np.maximum(values, 1e-9)
@@ -151,17 +151,17 @@ class Bench:
         x, y, truth = self.data(seed)
         start = time.perf_counter()
         rows, _ = self.split.arrays((x, y), {})
-        plan = default_plan()
+        plan = plan_of(True, x.shape[1], len(x))
         key = keys.stream(self.key, str(seed))
         ask = Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
-        stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), len(x))
-        mixture = Mixture.of(stages[-1].surrogate, self.prior)
+        outcome = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), len(x))
+        mixture = Mixture.of(outcome.surrogate, self.prior)
         drawn = mixture.draw(np.random.default_rng(seed), 2_000)
         seconds = time.perf_counter() - start
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, self.prior, names, len(x))
+        verdict = Verdict.from_releases(outcome, mixture.moments(), self.prior, names, len(x))
         basis = mixture.surrogate.basis
-        exact = stages[-1].surrogate._replace(curvature=self.true_curvature(stages[-1]))
+        exact = outcome.surrogate._replace(curvature=self.true_curvature(outcome))
         mean, spread = moments(*exact.posteriors(mixture.prior))
         known, known_sd = self.prior.mean + basis.to_latents(mean), np.sqrt(basis.variances(spread))
         rank, mean, sd = (drawn < truth).mean(axis=0), drawn.mean(axis=0), drawn.std(axis=0)

@@ -15,7 +15,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import run_recipe
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics.coordinates import Coordinates
-from dpppl.row_statistics.plan import wide_plan
+from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, prepared
 from dpppl.row_statistics.statistics import RowStatistics
 from dpppl.runs.budget import Charge
@@ -73,20 +73,20 @@ class Bench:
         x, y, truth = self.data(seed)
         start = time.perf_counter()
         rows, _ = self.coordinates.split.arrays((x, y), {})
-        plan = wide_plan()
+        plan = plan_of(True, self.dimension, self.num_rows)
         ask = Accesses(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
-        mixture = Mixture.of(stages[-1].surrogate, self.prior)
+        outcome = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
+        mixture = Mixture.of(outcome.surrogate, self.prior)
         found = mixture.moments()
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(stages, found, scalars, self.prior, names, self.num_rows)
+        verdict = Verdict.from_releases(outcome, found, self.prior, names, self.num_rows)
         seconds = time.perf_counter() - start
         design = np.column_stack([np.ones(self.num_rows), x]).astype(np.float64)
         p = 1.0 / (1.0 + np.exp(-design @ truth))
         precision = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(self.dimension)
         without = np.sqrt(np.diag(np.linalg.inv(precision)))
         sd = np.sqrt(found.variance)
-        return (found.mean - truth) / sd, sd, without, float(stages[-1].surrogate.unknown.max()), verdict, seconds
+        return (found.mean - truth) / sd, sd, without, float(outcome.surrogate.unknown.max()), verdict, seconds
 
 
 @functools.cache

@@ -12,6 +12,7 @@ In reading order:
     pld           privacy loss distributions, composed by a tilted Fourier transform
     losses        the privacy loss of one access, and on a grid
     calibration   target -> noise multiplier, steps, rate or step size
+    looks         how a NoiseAware run spends its budget, and what its noise adds
     planning      what a budget buys, before any data: noise, widths, cost, a recommendation
     selection     the price of the best of a random number of runs
     prices        what several runs would cost, one after the other

@@ -14,16 +14,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpppl.accounting import accountants, calibration
+from dpppl.accounting import accountants, calibration, looks
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 from dpppl.validation import a, checked, positive, positive_integer
 
 CHARGED = 1.00011
 """A run charges a little more than its noise multiplier says, for floating-point sums: planned noise is larger by this."""
-NOISE_AWARE_ACCESSES, NOISE_AWARE_SHARE = 227, 0.25
-"""Accesses of a NoiseAware run, and the share of its cost that counts: .62 goes to gradients, and what noise in curvatures and
-the way to the mode behaves like a share of 0.1 to 0.4 in its intervals (measured)."""
 FRICTION = {"DPSGHMC": 0.1, "DPSGNHT": 0.1}
 MOST_LATENTS, LEAST_SIGNAL = 10_000, 5.0
 """Of NoiseAware: the most coordinates, and the least rows in units of the noise of all its releases together."""
@@ -154,7 +151,7 @@ def plan(
 
     >>> found = plan(num_data=20_000, target_epsilon=1.0, target_delta=1e-5, rates=(1.0,))
     >>> found.recommended.method, round(found.recommended.interval / found.interval_without_privacy, 2)
-    ('NoiseAware', 1.02)
+    ('NoiseAware', 1.07)
     >>> print(found.recommended.call)
     inference = dpppl.NoiseAware(model, target_epsilon=1, target_delta=1e-05)
     inference.run(dpppl.secret_key(), *data)
@@ -181,7 +178,7 @@ def plan(
     options = []
     whole = _priced(target_epsilon, target_advantage, target_delta, 1.0, 1)
     if num_latents <= MOST_LATENTS and simulates and num_data >= LEAST_SIGNAL * whole[0]:
-        options.append(problem.noise_aware(*whole))
+        options.append(problem.noise_aware(*whole, num_latents))
     for rate in rates:
         for count in num_steps:
             noise, epsilon = _priced(target_epsilon, target_advantage, target_delta, rate, count)
@@ -225,10 +222,13 @@ class _Problem:
             interval=self.width(information), row_gradients=rows, seconds=rows / self.rows_per_second, **fields,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def noise_aware(self, noise: float, epsilon: float) -> Option:
+    def noise_aware(self, noise: float, epsilon: float, num_latents: int) -> Option:
+        squared_norm = self.norm**2 / self.row_curvature
+        added = looks.added_variance(num_latents, self.num_data, noise, squared_norm)
+        information = self.norm / math.sqrt(added * self.num_data * self.row_curvature)
         call = f"inference = dpppl.NoiseAware(model, {self._target(epsilon)})\ninference.run(dpppl.secret_key(), *data)"
         return self._option(
-            "NoiseAware", math.sqrt(NOISE_AWARE_SHARE) / noise, 1.0, NOISE_AWARE_ACCESSES, noise_multiplier=noise,
+            "NoiseAware", information, 1.0, looks.ACCESSES, noise_multiplier=noise,
             epsilon=epsilon, step_size=None, diffusion_time=None, coverage=0.9, call=call,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Which latents a posterior knows only together, and which carry what it does not know: from released covariances alone."""
+"""Which latents a posterior knows only together: from released covariances alone."""
 
 from collections.abc import Sequence
 
@@ -27,19 +27,6 @@ def together(names: Sequence[str], covariance: Array) -> tuple[str, ...]:
     scales = np.sqrt(np.diag(precision))
     values, vectors = np.linalg.eigh(precision / np.outer(scales, scales))
     return _large(names, vectors[:, 0]) if values[0] < SINGULAR else ()
-
-
-def least_known(names: Sequence[str], covariance: Array, prior: Array) -> tuple[str, ...]:
-    """Name the latents of the direction in which a posterior covariance (d, d) is nearest to that of the prior (d, d).
-
-    >>> least_known("ab", np.diag([0.01, 400.0]), np.diag([1.0, 400.0]))
-    ('b',)"""
-    sd = np.sqrt(np.diag(prior))
-    values, vectors = np.linalg.eigh(prior / np.outer(sd, sd))
-    root = vectors * np.sqrt(np.maximum(values, _ROUNDING))
-    inverse = (vectors / np.sqrt(np.maximum(values, _ROUNDING))).T
-    _, vectors = np.linalg.eigh(inverse @ (covariance / np.outer(sd, sd)) @ inverse.T)
-    return _large(names, root @ vectors[:, -1])
 
 
 def _large(names: Sequence[str], vector: Array) -> tuple[str, ...]:

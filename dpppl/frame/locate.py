@@ -16,15 +16,17 @@ from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.bounds import Bounds
-from dpppl.noise_aware.conclusion import staged
+from dpppl.noise_aware.conclusion import looked
+from dpppl.noise_aware.curvature import unsaturated
+from dpppl.noise_aware.measured import Widths
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Stage, unsaturated
+from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.row_statistics.coordinates import MOST_FULL, Prior
 from dpppl.row_statistics.matrices import positive_part, posterior_covariance, root_of
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.row_statistics.shared_law import statistics_of
 from dpppl.runs.budget import Charge
@@ -48,8 +50,9 @@ _NEGLIGIBLE = 0.1
 def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: str | None = None) -> Charge:
     """The cost of the frame of a run on full batches, by the noise multiplier and the relation of its steps."""
     scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
-    noises = default_plan().noise_multipliers(scale)
-    return Charge(MECHANISM, noises, is_frame=True, neighboring_relation=neighboring_relation)
+    return Charge(
+        MECHANISM, plan_of().noise_multipliers(scale), is_frame=True, neighboring_relation=neighboring_relation
+    )
 
 
 def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
@@ -61,7 +64,7 @@ def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanis
 
 def scale_of(charge: Charge) -> float:
     """1 / mu of the charge of a frame."""
-    return float(charge.noise_multipliers[0] / default_plan().noise_multipliers(1.0)[0])
+    return float(charge.noise_multipliers[0] / plan_of().noise_multipliers(1.0)[0])
 
 
 def frame_line(charges: Sequence[Charge]) -> str | None:
@@ -111,18 +114,16 @@ class Locator:
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
-        stages, scalars = staged(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
-        stage, sites, num_rows = stages[-1], bound.coordinates.shapes, bound.split.num_rows
-        noiseless = [*stages[:-1], stage._replace(sampled=1.0, modelled=None)]  # as the sds of a run are
-        names = bound.coordinates.names()
-        of_units = num_rows, self.settings.rows_per_unit
-        fit = Verdict.from_releases(noiseless, stage.belief, scalars, self.prior, names, *of_units)
-        fit = replace(fit, poisson=bound.poisson)
+        stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
+        sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
+        noiseless = stage._replace(sampled=1.0)  # as the sds of a run are
+        names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
+        fit = Verdict.from_releases(noiseless, stage.belief, self.prior, names, *of_units)
+        fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
-            odd = () if stage.sides is None else tuple(stage.sides.latents[np.any(stage.sides.widths != 1.0, axis=1)])
             shapes = {site: bound.split.latents[site].shape for site in sites}
             centre, root, information = _normal(stage, self.prior)
-            return Metric(shapes, centre, root, information=information, odd=odd, fit=fit)
+            return Metric(shapes, centre, root, information=information, fit=fit)
         law = stage.surrogate
         law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
         mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")
@@ -137,7 +138,7 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
-def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
+def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
     """The posterior mean of a stage; the root of the covariance that goes with its curvature: no direction is worse than the
     prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; and the trace of the
     curvature where this covariance is white.
@@ -145,7 +146,7 @@ def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
     basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
-    root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.values.shape[-1]
+    root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.vectors.shape[-2]
     unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
     information = unsaturated(positive_part(law.mean), law.ratio)
     found = posterior_covariance(information + _UNSURE * unsure * np.eye(width), root)

@@ -34,8 +34,7 @@ class Metric:
     - **information** - the trace of the likelihood's curvature in u; None: 1 for each latent.
     - **informed** - the share of the information that clipped scores hold, as far as the histogram of norms shows it.
     - **cut** - the part of scores that was clipped, over scores, by root mean squares.
-    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such.
-    - **odd** - numbers of latents that the likelihood does not bound as the metric has it, on a side or on both."""
+    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such."""
 
     shapes: Mapping[str, tuple[int, ...]]
     centre: Array
@@ -45,7 +44,6 @@ class Metric:
     informed: float = 1.0
     cut: float = 0.0
     fit: Verdict | None = None
-    odd: tuple[int, ...] = ()
 
     @cached_property
     def inverse(self) -> Array:
@@ -66,11 +64,6 @@ class Metric:
     def narrowed(self) -> dict[str, Array]:
         """By what a normal law without correlations is narrower than this one, of each latent, by site."""
         return self.split(np.sqrt(np.diag(self.covariance)) / self.given_others)
-
-    @property
-    def doubted(self) -> Array:
-        """Whether each latent is `odd`, (d,)."""
-        return np.isin(np.arange(len(self.centre)), self.odd)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -112,12 +105,6 @@ class Metric:
         flat = np.concatenate([np.ravel(values[site]) for site in self.shapes]).astype(float)
         shares = self.root**2 / np.sum(self.root**2, axis=1, keepdims=True)
         return self.split(np.min(np.where(shares > _SHARE, flat, np.inf), axis=1))
-
-    def spanned(self, spans: Mapping[str, Array]) -> dict[str, Array]:
-        """Of each latent, the relaxation times that a chain spans, from those of the coordinates; of odd ones 0. Clipping hides
-        what bounds these, and a free walk looks short by chance."""
-        odd = self.split(self.doubted)
-        return {site: np.where(odd[site], 0.0, x) for site, x in self.least(spans).items()}
 
     def vector(self, z: Tree) -> jax.Array:
         """The vectors (..., d) of values by site."""

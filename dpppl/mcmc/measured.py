@@ -159,7 +159,7 @@ class Measured:
     - **clipped** - the rows that were clipped while samples were taken; None where not measured.
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
-      a metric, in which the time of a chain in units of the posterior's variance is known; 0 of odd latents, see `Metric`.
+      a metric, in which the time of a chain in units of the posterior's variance is known.
     - **of_norm** - findings on what the norm of a run in a metric may move; see `Metric`.
     - **most**, **heat** - see `Noise`."""
 
@@ -243,7 +243,7 @@ def measure(
         arrival = Arrival(moving={s: ~x for s, x in still.items()}, held=held)
         time = 0.5 * float(noise.ways.sum())
         spans = {site: time / np.maximum(np.var(x, axis=(0, 1)), 1e-30) for site, x in middle.items()}
-        relaxations = kernel.metric.spanned(spans)
+        relaxations = kernel.metric.least(spans)
         measured = replace(measured, relaxations=relaxations, of_norm=kernel.metric.findings)
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     excess = excess_of(middle, positions, noise)

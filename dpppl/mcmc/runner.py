@@ -327,8 +327,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
 
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
-        "do not read: depends on ...", "do not read: bounded on one side", "do not read: unstable", "do not read: the model is
-        wrong" or "do not read: rows are ignored", in constrained space. Computed from releases and prior draws: free."""
+        "do not read: depends on ...", "do not read: unstable", "do not read: the model is wrong" or "do not
+        read: rows are ignored", in constrained space. Computed from releases and prior draws: free."""
         return self._ended("verdict").reading
 
     @checked

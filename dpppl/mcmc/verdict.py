@@ -14,7 +14,7 @@ from dpppl.types import BySite
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
-ODD, WRONG = "do not read: bounded on one side", "do not read: the model is wrong"
+WRONG = "do not read: the model is wrong"
 DEPENDS = "do not read: depends on "
 _MOST_ALONE = 10_000
 SMALLEST_SIZE, LARGEST_R_HAT, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 10.0
@@ -43,7 +43,6 @@ def of_elements(run: "Reading") -> Found:
         refused(MOVING, "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start "
                 f"nearer (init_strategy); {longer}"),
         refused(SHORT, f"neither mean nor spread is known to be the posterior's; {longer}"),
-        refused(ODD, "as an empty category's effect is, and clipping hides where: merge categories, or give a narrower prior"),
         refused(DEPENDS, "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre "
                 f"and scale the columns; {longer}"),
         care(MEAN, "it is within about a posterior sd of the posterior's; the spread is not known to be; "
@@ -106,18 +105,15 @@ class Reading(Verdict):
 def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
     """The verdict on each element of each site.
 
-    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
-    by the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or
-    more. Or the noise of steps may widen sds by more than 15 %. "bounded on one side": the latent is odd in the frame. "still
-    moving": the positions drift. See `Arrival`. "unstable": the step is so long that positions spread 1.5 times as wide as the
-    samples (variances), or values are not finite; a site computed from others has the worst of theirs. "the model is wrong": it
-    would be read, but clipping moves estimates, see `Metric`. "biased by clipping":
-    of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and
-    location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where they may
-    move it by half an sd to one sd, at most "read the mean only".
-
-    - **samples** - constrained, {site: (chains, draws, ...)}.
-    - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
+    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held by
+    the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or more. Or
+    the noise of steps may widen sds by more than 15 %. "still moving": the positions drift. See `Arrival`. "unstable": the step
+    is so long that positions spread 1.5 times as wide as the samples (variances), or values are not finite; a site computed from
+    others has the worst of theirs. "the model is wrong": it would be read, but clipping moves estimates, see `Metric`. "biased by
+    clipping": of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its
+    spread and location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where
+    they may move it by half an sd to one sd, at most "read the mean only". - **samples** - constrained, {site: (chains, draws,
+    ...)}. - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
@@ -167,7 +163,6 @@ def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: 
     else:  # a free walk of a posterior's variance spans 3 on average, and as many as the first in 7 % of runs
         spans = measured.relaxed(site, shape)
         is_long, has_mean = spans >= RELAXED, held & (spans >= RELAXED_MEAN)
-        words[spans == 0.0] = ODD
     words[has_mean] = CLIPPED if measured.is_biased else MEAN
     words[is_long] = CLIPPED if measured.is_biased else MEAN if measured.too_noisy else READ
     words[moving] = MOVING

@@ -120,19 +120,6 @@ class SplitModel:
         jax.eval_shape(explore, self.latents, self.row, self.arguments.public)
         return tuple(found)
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether numbers of a row, and not only places and truth values, enter the law of its responses."""
-        of_row = self.latents, self.arguments.shapes(1), self.arguments.public
-        seen = jax.eval_shape(self.terms(1), *of_row)["observed"]
-        found = Dependence(
-            lambda z, row, public, seen: {"law": self._likelihood(z, row, public, 1, lambda s: seen.get(s["name"]))[0]},
-            latent=of_row[0], row=of_row[1], public=of_row[2], seen=seen,
-        )  # fmt: skip
-        steps = [*found.without_slope("law"), *(("row", n) for n, s in of_row[1].items() if s.dtype == bool)]
-        entering = {site: set(found.inputs("law", site)).difference(steps) for site in found.names("law")}
-        return any(kind == "row" or (kind == "seen" and n != site) for site in entering for kind, n in entering[site])
-
     def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """Run the model on one row, with the value `visit(site)` at each observed site; `assignment` numbers the
         values of discrete latents in their supports, or gives them by a function of the site. NumPyro's trace."""

@@ -77,11 +77,6 @@ class UnitSplit(SplitModel):
         """Those that rows index."""
         return self.of_rows.tables
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether numbers of rows enter the law of their responses."""
-        return self.of_rows.has_columns
-
     def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
         first = {name: x[0] for name, x in parts(self.of_rows, row)[0].items()}

@@ -1,14 +1,12 @@
 """`dpppl.NoiseAware`, in reading order. A run (`runner.NoiseAware.run`) in outline; all accesses are to all rows, charged before.
 `recipe.run_recipe` asks for the releases; `conclusion.concluded` makes draws and a verdict of them:
 
-    but for wide models: ask for 12 curvatures at the prior mean, which find the units of columns
-    for each stage:
-        choose coordinates u in which the posterior is nearly white, from what the stage before released    (row_statistics.basis)
+    for each look, in the order of the plan:                                                                (row_statistics.plan)
+        before the first late look: ask how well rows fit, which says what clipping may harm                (row_statistics.fit)
         where the plan says so: ask for histograms of scores' and curvatures' lengths; from these, bounds   (bounds)
-        ask for the curvature and the variance of scores                                                    (curvature)
-        ask once for 40 gradients; one program moves between them to the posterior mean given all releases
-            of the stage                                          (gains: surrogate; moves: row_statistics.walk)
-    ask for the curvature where the last stage arrived, for sizes, sides and scalars                        (sides)
+        ask for the sum of scores and the curvature at the posterior mean given all looks so far            (recipe, curvature)
+        if it is early: choose coordinates u in which the posterior is nearly white                         (sketch, basis)
+    make a surrogate of the late looks, and ask how well rows fit where they end                            (surrogate)
     draw from the exact prior times a normal likelihood of the mean gradient                                (mixture, posterior)
     say whether the draws may be read                                                                       (verdict)
 
@@ -21,8 +19,7 @@ What is made of it: a Gaussian surrogate of the likelihood, whose noise is known
     sketch        off-block entries of wide models
     surrogate     the surrogate, and posteriors under normal priors
     bounds        bounds of a row, from histograms
-    sides         widths on either side of the mean
-    recipe        from releases to a surrogate, stage by stage
+    recipe        from releases to a surrogate, look by look
 The end: draws, and whether they may be read.
     mixture       the posterior in closed form
     posterior     draws from it, by weights or NUTS

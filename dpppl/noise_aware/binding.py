@@ -74,7 +74,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
                 f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
                 f"than {MOST_LATENTS:,}; use dpppl.SVI."
             )
-        responses = responses_of(split, settings.num_draws, public, may_share=True)
+        responses = responses_of(split, settings.num_draws, public, may_share=weights is None)
         if responses.scaled:
             raise UnsupportedModelError(
                 f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "

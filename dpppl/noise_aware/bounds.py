@@ -8,13 +8,16 @@ import numpy as np
 from dpppl.access.norm_histogram import Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.matrices import Array, eigh
-from dpppl.row_statistics.plan import Noises
+from dpppl.row_statistics.statistics import units
 
-MOST_WIDENED = 1.1  # by how much bounds that clip fewer rows may widen a posterior
-_EARLY = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
+_FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+_MOST = 2.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
-_CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
-_EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
+_UNCLIPPED = 1e15  # a norm
+_UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
+_LEAST_KEPT = 0.2
+_OCTAVES = 1.5  # sd of the location of norms where looks before have told their mean square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,57 +33,87 @@ class Bounds:
 
 
 class Expected(NamedTuple):
-    """The expectation of a stage's gradients before its norm is chosen.
+    """Expected of looks before their bounds are chosen.
 
-    - **noise** - the variance of the noise in their mean, in units of the squared norm.
-    - **curvature**, **covariance** - of u, (k, b, b), from the stages before (None in the first), and the prior's."""
+    - **noise** - the noise multiplier of all of them together.
+    - **curvature**, **covariance** - of u, (k, b, b), from looks before (None in the first), and the prior's.
+    - **is_late** - whether they decide the posterior.
+    - **squared_harm** - see `Fit`.
+    - **most_scores** - see `run_recipe`."""
 
     noise: float
     curvature: Array | None
     covariance: Array
+    is_late: bool
+    most_scores: float
+    squared_harm: float = 0.0
 
 
-def found_bounds(
-    ask: Ask, at: At, bounds: Bounds, sigma: Noises, expected: Expected, num_rows: int, most: float = _PARTS[1]
-) -> tuple[At, float]:
-    """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before. Also the part of
-    scores that the norm clips, over scores, by root mean squares.
+class Found(NamedTuple):
+    """The word of histograms.
 
-    - **sigma** - noise multipliers by kind of access.
-    - **most** - the largest quantile of curvatures that becomes the bound."""
-    if Kind.BIN not in sigma:
-        norm, bound = bounds.norm or at.norm, bounds.curvature or at.curvature_bound
-        return at._replace(norm=norm, curvature_bound=bound, score_bound=bound), 1.0
-    noise = sigma[Kind.BIN]
-    norms = Norms.fitted(ask(Kind.BIN, at._replace(of_curvature=False), noise), noise, num_rows)
-    informed = max(1.0, norms.share * num_rows)
-    norm = bounds.norm or chosen_norm(norms, expected, informed, num_rows, bounds.negligible)
-    counts = ask(Kind.BIN, at._replace(norm=norm, of_curvature=True), noise)
-    lengths = Norms.fitted(counts, noise, num_rows, _EXPECTED)
-    entries = len(at.point) * at.basis.roots.shape[1]
-    affordable = np.sqrt(entries / 2.0) * sigma[Kind.CURVATURE] / (_CLIPPED_IN_MEDIAN * informed)
-    bound = bounds.curvature or norm**2 * lengths.quantile(float(np.clip(1.0 - affordable, _PARTS[0], most)))
-    widest = bound
+    - **at** - where looks are made, with their bounds.
+    - **cut** - the part of scores that the norm clips, over scores, by root mean squares.
+    - **uneven** - the mean of squared lengths of scores over their median."""
+
+    at: At
+    cut: float
+    uneven: float
+
+
+def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expected, num_rows: int) -> Found:
+    """The bounds of the next looks, from histograms that are asked for with this `noise`, or those that the user gave."""
+    counts, noise = ask(Kind.BINS, at._replace(norm=_UNCLIPPED), noise) * np.sqrt(2.0), noise * np.sqrt(2.0)
+    where = (0.0, 5.0)
     if expected.curvature is not None:
-        # The largest one under which rows' curvature is at most `MOST_WIDENED` times as large as what is released of it.
-        kept = lambda b: lengths.mean(lambda x: np.minimum(x, b))  # noqa: E731
-        candidates = bound / norm**2 * 2.0 ** np.arange(0.0, 40.0, 0.25)
-        widest = norm**2 * float(max(b for b in candidates if kept(b) <= MOST_WIDENED * kept(bound / norm**2)))
+        mean_square = np.trace(expected.curvature, axis1=1, axis2=2).sum() / num_rows
+        where = (0.5 * float(np.log2(max(mean_square, 1e-30))) - 0.5, _OCTAVES)
+    norms = Norms.fitted(counts[0], noise, num_rows, where)
+    informed = max(1.0, norms.share * num_rows)
+    unit, unit_a, _ = map(float, units(at.score_share, expected.most_scores))
+    norm = bounds.norm or chosen_norm(
+        norms, expected, (expected.noise / unit) ** 2, informed, num_rows, bounds.negligible
+    )
+    # A row's curvature is a clipped score by one about as long: its bound makes least error, by noise and by what it cuts off.
+    roots = Norms.fitted(counts[1], noise, num_rows, where)
+    dimension, width = len(at.point), at.basis.roots.shape[1]
+    believed = np.minimum(roots.middles, roots.quantile(max(0.5, 1.0 - roots.unseen)))
+    lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
+    kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
+    error = (
+        candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
+    )
+    # Early looks correct a curvature for what its bound cuts off, on average over directions.
+    late = expected.is_late
+    loss = (error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2
+    typical = norms.quantile(0.5)  # a score is about as long as its curvature's root, or shorter
+    best = int(np.argmin(np.where(candidates >= typical * min(typical, norm) / 2.0, loss, np.inf)))
+    bound = float(candidates[best])
+    if bounds.curvature:
+        best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
-    return at._replace(norm=norm, curvature_bound=bound, score_bound=widest), float(np.sqrt(left))
+    at = at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT))
+    longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
+    uneven = norms.mean(lambda x: np.minimum(x, longest) ** 2) / norms.quantile(0.5) ** 2
+    return Found(at, float(np.sqrt(left)), uneven)
 
 
-def chosen_norm(norms: Norms, expected: Expected, informed: float, num_rows: int, negligible: float = 0.0) -> float:
-    """The norm of a stage: in the first ones a low quantile; later the largest one that widens what is learned, on average over
-    directions, by at most `MOST_WIDENED`, up to `_HIDDEN` times the longest believed row: longer ones that noise hides may move
-    estimates by several sds; no longer than where clipping moves estimates by a `negligible` number of sds. `informed`: how many
-    of `num_rows` inform the posterior.
+def chosen_norm(
+    norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
+) -> float:
+    """Return the norm of looks: of the first a low quantile, later the largest one that multiplies the squared error of privacy
+    by at most `MOST_ADDED`. Moves of estimates by clipping, where ranks of responses speak against the model, are part of that
+    error. It is at most `_HIDDEN` times the longest believed row, and no longer than where clipping moves estimates by a
+    `negligible` number of sds.
+
+    - **noise** - the variance of the noise in the sum of scores, in units of the squared norm.
+    - **informed** - how many of `num_rows` inform the posterior.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
     if expected.curvature is None:
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
-        return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))
+        return norms.quantile(_FIRST[0] + (_FIRST[1] - _FIRST[0]) / (1.0 + per_row * noise))
     candidates = 2.0 ** norms.edges[1:]
     longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
     seen = np.minimum(norms.middles, longest)
@@ -90,11 +123,18 @@ def chosen_norm(norms: Norms, expected: Expected, informed: float, num_rows: int
     prior = np.sum(vectors * (expected.covariance @ vectors), axis=1)
     known, prior = values[values > 0.0][:, None], prior[values > 0.0][:, None]  # but for padding
     known = known * informed / np.sum(known)
-    variance = (known * squared + candidates**2 * expected.noise) / (known * kept) ** 2
+    variance = (known * squared + candidates**2 * noise) / (known * kept) ** 2
     share = prior / (prior + variance)  # of the prior's variance, what is learned
     least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
-    wider = np.average(np.log(variance / variance[:, least, None]), axis=0, weights=share[:, least]) / 2.0
-    longer = np.maximum(norms.middles - candidates[:, None], 0.0) @ norms.mass
-    moved = np.sqrt(np.mean(share / variance * (informed * longer / (known * kept)) ** 2, axis=0))
-    cheap = np.flatnonzero((wider <= np.log(MOST_WIDENED)) & (candidates <= _HIDDEN * longest))
+    longer = np.maximum(norms.middles - candidates[:, None], 0.0)
+    moved = np.sqrt(np.mean(share / variance * (informed * (longer @ norms.mass) / (known * kept)) ** 2, axis=0))
+    sampled = expected.is_late / (known * (seen**2 @ norms.mass))  # left open without privacy
+    learned = share[:, least, None]
+    error = np.mean(learned * (variance - sampled), axis=0)
+    error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
+    is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
+    error += expected.squared_harm * (longer**2 @ norms.mass) / norms.mean(np.square)
+    error = np.where(is_allowed, error, np.inf)
+    least = int(np.argmin(error))
+    cheap = np.flatnonzero(error <= MOST_ADDED * error[least])
     return float(candidates[min(cheap[-1], max([least, *cheap[moved[cheap] >= negligible]]))])

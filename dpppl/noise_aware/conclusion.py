@@ -15,7 +15,7 @@ from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import MOST_HIDDEN, Verdict
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
@@ -36,12 +36,13 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None
             print(f"{word}: {shown}")
 
 
-def staged(
+def looked(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask, bounds: Bounds | None = None
 ) -> Outcome:
-    """The stages of a run and its scalars: see `run_recipe`. `bounds`: in place of those of the settings."""
-    plan = settings.plan_for(bound.coordinates.dimension)
-    arguments = releases.scale, releases.prior, bounds or settings.bounds, bound.split.num_rows, bound.responses.redrawn
+    """See `run_recipe`. `bounds`: in place of those of the settings."""
+    num_rows = bound.split.num_rows
+    plan = settings.plan_for(bound.coordinates.dimension, num_rows)
+    arguments = releases.scale, releases.prior, bounds or settings.bounds, num_rows, bound.responses.redrawn
     return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
 
 
@@ -62,10 +63,7 @@ def drawn(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool,
 ) -> tuple[Drawn, dict[str, Tree]]:  # fmt: skip
     """The posterior, and samples by site."""
-    last = found[0][-1]
-    surrogate = last.modelled if is_modelled else last.surrogate
-    assert surrogate is not None
-    mixture = Mixture.of(surrogate, releases.prior)
+    mixture = Mixture.of(found.modelled if is_modelled else found.surrogate, releases.prior)
     with TRACING:
         sampling = bound.coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples
         z, problem = posterior.draw(*sampling)
@@ -74,12 +72,10 @@ def drawn(
 
 def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, of: Drawn) -> Verdict:
     """The verdict on a posterior."""
-    (stages, scalars), coordinates, prior, z = found, bound.coordinates, releases.prior, of.z
+    coordinates, prior, z = bound.coordinates, releases.prior, of.z
     names, num_rows = coordinates.names(), bound.split.num_rows
     codes = bound.codes + (() if settings.weights is None else (settings.weights.code,))
-    verdict = Verdict.from_releases(
-        stages, of.mixture.moments(), scalars, prior, names, num_rows, settings.rows_per_unit
-    )
+    verdict = Verdict.from_releases(found, of.mixture.moments(), prior, names, num_rows, settings.rows_per_unit)
     with TRACING:
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
@@ -87,6 +83,5 @@ def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, 
         return replace(
             verdict, sampler=of.problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
             symmetric=bound.symmetric, unnamed=bound.unnamed, codes=codes, poisson=bound.poisson,
-            has_columns=verdict.hidden < MOST_HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not of.is_modelled),
         )  # fmt: skip

@@ -8,12 +8,12 @@ import numpy as np
 from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
-from dpppl.findings.directions import least_known, together
+from dpppl.findings.directions import together
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.recipe import Outcome
 from dpppl.row_statistics.coordinates import Known, Prior
-from dpppl.row_statistics.fit import Fit, Scalars
+from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
 
 MANY_COORDINATES, MOST_BLURRED = 20, 0.5
@@ -40,9 +40,7 @@ class Widths(NamedTuple):
     is_sandwich: bool = False
 
     @classmethod
-    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Widths":
-        if last.modelled is None:
-            return cls()
+    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Widths":
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
         ratios = np.sqrt(released / modelled)
         number = int(np.argmax(np.abs(np.log(ratios))))
@@ -61,7 +59,7 @@ class Pull(NamedTuple):
     latent: str = ""
 
     @classmethod
-    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Pull":
+    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Pull":
         """Under the prior the mean of a normal posterior has the prior's variance less the posterior's."""
         if prior.normal is None or prior.correlation is None or not len(prior.normal):
             return cls()
@@ -91,21 +89,16 @@ def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
 class Measured(Fit):
     """Numbers on a run from its releases, with those of `Fit`.
 
-    - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
-    - **agreement** - that between the last two stages' means, in sd of the earlier.
-    - **chi_squared** - the scatter of gradients in units of their known noise.
+    - **arrival** - the largest distance, in sd, from where scores were summed to the posterior mean.
+    - **agreement** - that between the means given the early and given the late looks, in sd of the former.
+    - **chi_squared** - the scatter of late scores around one line, in units of their noise.
     - **degrees** - the degrees of freedom of that.
     - **cut** - the part of scores that was clipped, over scores, by root mean squares: `harm` times this is how far estimates
       may lie from those of the same model without clipping.
     - **learned** - by latent, 1 - posterior / prior variance.
-    - **norms** - the last stage's bounds.
-    - **stages_learned** - the mean of `learned` in the last two stages.
-    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
-      with its sd below and above the mean, in units of the stated one.
-    - **side_noise** - the noise of the curvature on either side, over that curvature: the median over latents.
+    - **norms** - the bounds of late looks.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
-    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `ReleasedCurvature.hidden`.
-    - **together**, **least_known** - the latents that are known only together, and those of the least known direction.
+    - **together** - the latents that are known only together.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
     - **curvature** - which part of it was released.
@@ -118,7 +111,6 @@ class Measured(Fit):
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **poisson** - the observed sites whose law is Poisson's.
-    - **has_columns** - whether numbers of a row enter the law of its responses; see `SplitModel`.
     - **widths** - what the released variance of scores says beside the model's."""
 
     arrival: float
@@ -128,13 +120,8 @@ class Measured(Fit):
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
     cut: float = 1.0
-    sides: tuple[tuple[str, float, float], ...] = ()
-    stages_learned: tuple[float, float] = (0.0, 0.0)
     resolved: float = 1.0
-    hidden: float = 0.0
-    side_noise: float = 0.0
     together: tuple[str, ...] = ()
-    least_known: tuple[str, ...] = ()
     farthest: tuple[str, float] = ("", 0.0)
     pull: Pull = field(default=Pull())
     curvature: str = "full"
@@ -147,32 +134,26 @@ class Measured(Fit):
     unnamed: str | None = None
     codes: tuple[str, ...] = ()
     poisson: tuple[str, ...] = ()
-    has_columns: bool = True
     widths: Widths = field(default=Widths())
 
     @classmethod
     def from_releases(
-        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, prior: Prior, names: Sequence[str], num_rows: int,
-        rows_per_unit: int = 1,
-    ) -> Self:  # fmt: skip
+        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1
+    ) -> Self:
         """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
-        (*_, before, last), sd = stages, np.sqrt(found.variance)
+        sd, scalars = np.sqrt(found.variance), run.scalars
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, last.excess, along, last.sampled, rows_per_unit)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess, along, run.sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
-        share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
-        spread = last.covariance[0] if prior.is_full else np.eye(1)
+        learned = 1.0 - found.variance / prior.variance
+        spread = run.covariance[0] if prior.is_full else np.eye(1)
         return cls(
-            **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
-            hidden=last.hidden, norms=(last.norm, last.curvature_bound), curvature=prior.released_part,
-            arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
-            agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
-            sides=() if last.sides is None else last.sides.named(names), pull=Pull.of(last, prior, names),
-            widths=Widths.of(last, prior, names), side_noise=0.0 if last.sides is None else float(np.median(last.sides.noise)),
-            learned=dict(zip(names, map(float, share(found)))),
-            stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
+            **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved,
+            norms=(run.norm, run.curvature_bound), curvature=prior.released_part,
+            arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),
+            agreement=float(np.max(np.abs(found.mean - run.earlier.mean) / np.sqrt(run.earlier.variance))),
+            pull=Pull.of(run, prior, names), widths=Widths.of(run, prior, names), learned=dict(zip(names, map(float, learned))),
             together=together(names, spread),
-            least_known=least_known(names, spread, prior.correlation) if prior.correlation is not None else (),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
         )  # fmt: skip
 

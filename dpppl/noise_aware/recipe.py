@@ -1,90 +1,195 @@
-"""From noisy releases to a Gaussian surrogate of the likelihood with known noise, in stages that start where the last one ended.
+"""From noisy releases to a Gaussian surrogate of the likelihood with known noise, look by look.
 
-A stage releases the curvature at its point, then gradients while it walks to the posterior mean given all of them, in the
-coordinates u of a `Basis` that evens out the curvature that the one before released, so that clipping and noise are spread
-over directions as the posterior needs. Of wide models it releases diagonal blocks, and a sketch of the rest.
+A look releases the sum of scores and the curvature at one point. Early looks are at the posterior mean given all looks so far,
+in coordinates u in which the posterior that they give is white, so that clipping and noise are spread over directions as the
+posterior needs. Late looks, which have most of the budget, are made in one metric at one norm. They alone decide the posterior:
+their scores lie around one line, whose slope is the curvature that they release.
 
 A large norm adds noise. A small one moves the root of the clipped score away from that of the score, wherever responses do not
-follow the model. Stages that only walk clip hard. The gradients of the last stages decide what is estimated: these take the
-largest norm that widens the posterior by at most `bounds.MOST_WIDENED`.
+follow the model. So ranks of responses, before the late looks, decide how long their norm is; see `bounds.chosen_norm`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
-from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, decline, dispersion
-from dpppl.noise_aware.sides import Sides
+from dpppl.noise_aware.curvature import ReleasedCurvature, dispersion
 from dpppl.noise_aware.sketch import Sketch, next_frame
-from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_given, largest_sampled, moments, resolved, tempered
+from dpppl.noise_aware.surrogate import Surrogate, excess_of, largest_sampled, moments, resolved, surrogate_of
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
-from dpppl.row_statistics.fit import Directions, Scalars
-from dpppl.row_statistics.matrices import Array, eigh, symmetric_root, times
-from dpppl.row_statistics.plan import Noises, Plan
-from dpppl.row_statistics.walk import REACH, STEPS, Walk
+from dpppl.row_statistics.fit import Directions, Fit, Scalars
+from dpppl.row_statistics.matrices import Array, eigh, posterior_covariance, root_of, times
+from dpppl.row_statistics.plan import EARLY, Plan
+from dpppl.row_statistics.statistics import units
 
-AVERAGED_SHARE = 0.7  # of a stage's gradients: the first are taken where the likelihood has another curvature
-INFLATION = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
-_SURPRISE = 4.0
-_EARLY_PART = 0.8  # at most: a curvature that decides about coordinates alone may be that of typical rows
-_SATURATED = 30.0  # the most by which clipping is taken to lower the variance of scores more than the curvature
-_LATE = STEPS // 2
-_DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
+_SLOPE = 0.3  # the relative error of a slope at points that are a posterior sd or more apart
+_LATE_SLOPE = 0.15  # the same of late looks, by their distance from the posterior mean
+_FLOOR = 2.0  # sds of a curvature's noise, below which none counts
+_STEP = 1.5  # the most prior sds that a point moves along a latent
+_DRAWS = 60  # of the curvature
+_POWER, _LEAST_POWER, _UNEVEN = 0.5, 0.4, 2.0
+_UNKNOWN = 1e60  # the error of a curvature of which nothing is known
 
 
-class Stage(NamedTuple):
-    """Result of one stage.
+class Look(NamedTuple):
+    """One look.
 
-    - **norm**, **curvature_bound** - the bounds used on scores and curvatures.
-    - **surrogate**, **belief** - that of the stage's own releases, and the posterior that they give under a normal prior.
-    - **covariance** - its covariance in blocks of scaled and reflected latents.
-    - **chi_squared**, **degrees** - the scatter of its gradients in units of their noise, and the degrees of freedom of that.
+    - **at**, **centre** - where it was made, and the point in u, (k, b).
+    - **scores**, **std** - its noisy sum of scores in u, (k, b), and the sd of that noise.
+    - **curvature** - as released."""
+
+    at: At
+    centre: Array
+    scores: Array
+    std: float
+    curvature: ReleasedCurvature
+
+    @classmethod
+    def asked(cls, ask: Ask, at: At, sigma: float, prior: Prior, most_scores: float) -> "Look":
+        """The look of noise multiplier `sigma` at this place."""
+        values, unit = ask(Kind.LOOK, at, sigma), at.norm / units(at.score_share, most_scores)[0]
+        scores = at.basis.layout.gathered(values["score"]) * unit
+        centre = at.basis.to_u(np.asarray(at.point) - prior.mean)
+        return cls(
+            at, centre, np.asarray(scores), float(sigma * unit), ReleasedCurvature.of(values, sigma, at, most_scores)
+        )
+
+
+class Line(NamedTuple):
+    """All that looks say of the latents under a flat prior, in coordinates u.
+
+    - **basis** - the coordinates u.
+    - **information**, **pull** - (k, b, b); and it times the place that the looks say, (k, b).
+    - **curvature**, **error** - that of the likelihood with noise, (k, b, b), and the sd of an entry.
+    - **floor** - what noise may make of an eigenvalue."""
+
+    basis: Basis
+    information: Array
+    pull: Array
+    curvature: Array
+    error: float
+    floor: float
+
+    @property
+    def slope(self) -> Array:
+        """The curvature (k, b, b), whose eigenvalues are at least the floor."""
+        return self.known_at(self.floor)
+
+    def known_at(self, floor: float) -> Array:
+        """The curvature, whose eigenvalues are at least `floor`."""
+        values, vectors = eigh(self.curvature)
+        return self.basis.real((vectors * np.maximum(values, floor)[:, None, :]) @ vectors.swapaxes(1, 2))
+
+    @classmethod
+    def none(cls, basis: Basis) -> "Line":
+        zeros = np.zeros_like(basis.roots)
+        return cls(basis, zeros, zeros[..., 0], zeros, _UNKNOWN, 0.0)
+
+    def carried(self, basis: Basis) -> "Line":
+        """The same in other coordinates."""
+        ours, back, root = self.basis, self.basis.inverse, basis.roots.swapaxes(1, 2)
+
+        def into(matrices: Array) -> Array:
+            of_latents = ours.carried(ours.real(back.swapaxes(1, 2) @ matrices @ back), basis)
+            return basis.real(root @ of_latents @ basis.roots)
+
+        pull = ours.reflected(ours.layout.scattered(times(back.swapaxes(1, 2), self.pull)))
+        pull = times(root, basis.layout.gathered(basis.reflected(pull)))
+        by = float(np.sum(basis.real(back @ basis.roots) ** 2)) / basis.layout.dimension  # of the noise of entries
+        error, floor = (min(x * by, _UNKNOWN) for x in (self.error, self.floor))
+        return Line(basis, into(self.information), pull, into(self.curvature), error, floor)
+
+    def with_look(self, look: Look, covariance: Array) -> tuple["Line", Array]:
+        """With a further look, and the posterior mean (k, b) under a normal prior around u = 0 of this `covariance`. Where that
+        mean is far from the look, slopes are in error by `_SLOPE` of themselves, in all directions."""
+        own, dimension, at = look.curvature, self.basis.layout.dimension, look.centre
+        size = lambda matrices: float(np.trace(matrices, axis1=1, axis2=2).sum()) / dimension  # noqa: E731
+        typical = max(size(own.curvature), own.curvature_std)
+        scale = float(np.clip(typical / max(size(self.curvature), 1e-9 * typical), 0.2, 5.0))
+        weights = np.array([own.curvature_std, scale * self.error]) ** -2.0
+        error, weights = float(np.sum(weights) ** -0.5), weights / np.sum(weights)
+        mean, spread = self.posterior(covariance)
+        curvature = weights[0] * own.curvature + weights[1] * scale * self.curvature
+        line = self._replace(curvature=curvature, floor=_FLOOR * error)
+        h = line.slope
+        values, vectors = eigh(curvature)
+        known = np.maximum(values, 0.0) ** 3 / (values**2 + error**2)  # of a slope that noise hides little
+        root, gain = (
+            (vectors * x[:, None, :]) @ vectors.swapaxes(1, 2)
+            for x in (known, known**2 / np.maximum(values, line.floor))
+        )
+        told = times(gain, look.scores + times(h, at))
+        for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
+            reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
+            variance = look.std**2 + error**2 / 2.0 * reach
+            pull, information = self.pull + told / variance, self.information + root @ root / variance
+            line = line._replace(information=information, pull=pull)
+            mean, spread = line.posterior(covariance)
+        step = mean - at
+        apart = float(np.clip(np.nan_to_num(np.sum(step * times(h, step))) / dimension, 0.0, _UNKNOWN))
+        error = float(np.hypot(error, _SLOPE * np.tanh(np.sqrt(apart)) * size(h)))
+        return line._spread_by(_SLOPE**2 * apart)._replace(error=error), mean
+
+    def _spread_by(self, by: float) -> "Line":
+        """The same where its place has a further variance, by this factor the inverse of the curvature."""
+        values, vectors = eigh(self.slope)
+        roots = np.sqrt(np.maximum(values, np.max(values) * 1e-12 + 1e-200))[:, None, :]
+        root, inverse = vectors * roots, (vectors / roots).swapaxes(1, 2)
+        known, turn = eigh(inverse @ self.information @ inverse.swapaxes(1, 2))
+        back = root @ (turn / (1.0 + by * np.maximum(known, 0.0))[:, None, :]) @ turn.swapaxes(1, 2) @ inverse
+        return self._replace(information=back @ self.information, pull=times(back, self.pull))
+
+    def posterior(self, covariance: Array) -> tuple[Array, Array]:
+        """The posterior's mean (k, b) and covariance (k, b, b), with the sampling of rows, under a normal prior around u = 0."""
+        sampled = self._spread_by(1.0)
+        information = (sampled.information + sampled.information.swapaxes(1, 2)) / 2.0
+        found = posterior_covariance(information, root_of(covariance))
+        return times(found, sampled.pull), found
+
+
+class Outcome(NamedTuple):
+    """The result of a run.
+
+    - **norm**, **curvature_bound**, **cut** - the bounds of late looks, and the part of scores that the norm clips, over scores,
+      by root mean squares.
+    - **surrogate**, **modelled** - of the late looks, and the same with the variance of scores that the model has.
+    - **belief**, **covariance** - the posterior under a normal prior, and its covariance in blocks of scaled, reflected latents.
+    - **earlier** - the same given the early looks alone.
+    - **chi_squared**, **degrees** - the scatter of late scores around one line in units of their noise, and its degrees of
+      freedom.
     - **excess** - relative excess of the posterior's spread over its noiseless value.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
-    - **hidden**, **dispersion** - see `ReleasedCurvature.hidden`, `curvature.dispersion`.
-    - **cut** - the part of scores that its norm clips, over scores, by root mean squares.
-    - **sides**, **modelled** - of the last stage: see `Sides`; the surrogate with the variance of scores that the model has."""
+    - **dispersion** - see `curvature.dispersion`.
+    - **scalars** - how well rows fit."""
 
     norm: float
     curvature_bound: float
+    cut: float
     surrogate: Surrogate
+    modelled: Surrogate
     belief: Known
     covariance: Array
+    earlier: Known
     chi_squared: float
     degrees: int
     excess: float
-    resolved: float = 1.0
-    sides: Sides | None = None
-    sampled: float = 1.0
-    hidden: float = 0.0
-    modelled: Surrogate | None = None
-    dispersion: tuple[float, float] = (1.0, 0.0)
-    cut: float = 1.0
-
-
-Outcome = tuple[list[Stage], Scalars]
-"""All stages of a run, in order, and how well rows fit."""
-
-
-class _Start(NamedTuple):
-    """The beliefs at the start of a stage; covariance in blocks, `curvature` as expected, of scaled latents."""
-
-    at: At
-    mean: Array
-    covariance: Array
-    curvature: Array | None = None
+    resolved: float
+    sampled: float
+    dispersion: tuple[float, float]
+    scalars: Scalars
 
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
     most_scores: float = 1.0, added: float = 0.0,
 ) -> Outcome:  # fmt: skip
-    """All stages in order, the last one with both of its curvatures, and how well rows fit.
+    """All accesses in order, and what they say.
 
     - **ask** - the function that makes an access.
     - **scale** - 1 / mu.
@@ -92,129 +197,113 @@ def run_recipe(
     - **redrawn**, **added** - see `Responses`.
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows, more
       for correlated rows of a unit, infinite for a sandwich."""
-    *priced, closing = plan.priced(scale)
-    scouts = [sigma for sigma in priced if Kind.GRADIENT not in sigma]
-    priced, dimension = priced[len(scouts) :], len(prior.mean)
-    start = _scouted(ask, scouts, prior, bounds, priced[-1][Kind.GRADIENT] ** 2 / STEPS, num_rows)
-    stages: list[Stage] = []
-    for number, sigma in enumerate(priced):
-        basis, is_last = start.at.basis, number == len(priced) - 1
-        believed, covariance = map(basis.covariance_of_u, (start.covariance, prior.covariance(basis)))
-        mean_u, by = basis.to_u(start.mean - prior.mean), INFLATION if number else 1.0
-        length = np.sum(mean_u * times(np.linalg.pinv(covariance, hermitian=True), mean_u))
-        is_surprised = length > dimension + _SURPRISE * np.sqrt(2.0 * dimension)
-        # A walk goes rather too far than not far enough; from a mean far from the prior's the last one ends at the posterior.
-        known = mean_u, by * believed
-        if is_last and is_surprised:
-            known = tempered(mean_u, believed, covariance, by)
-        sketch = Sketch.drawn(basis, believed, np.random.default_rng(number))
-        known_of_u = None if start.curvature is None else basis.roots.swapaxes(1, 2) @ start.curvature @ basis.roots
-        at = start.at._replace(basis=basis._replace(sketch=sketch.columns))
-        expected = Expected(sigma[Kind.GRADIENT] ** 2 / STEPS, known_of_u, covariance)
-        at, cut = found_bounds(ask, at, bounds, sigma, expected, num_rows)
-        values, noise = ask(Kind.CURVATURE, at, sigma[Kind.CURVATURE]), sigma[Kind.CURVATURE]
-        here = ReleasedCurvature.of(values, noise, at, most_scores)
-        std, curvature = at.norm * sigma[Kind.GRADIENT], here.posterior(basis, covariance, _DRAWS, mean_u)
-        flat, count = np.zeros(basis.roots.shape[:2]), int(STEPS * AVERAGED_SHARE)
-        average = _surrogate(here, curvature, basis, sketch, num_rows, (flat, flat, std**2 / STEPS))
-        mean, (gains, offsets) = curvature.mean, gains_given(average, *known, std)
-        walk = Walk(prior.mean, basis.inverse, gains, offsets, mean, REACH[number])
-        positions, noisy = ask(Kind.GRADIENT, at, sigma[Kind.GRADIENT], STEPS, walk)
-        point, scores = positions[-count:].mean(axis=0), basis.layout.gathered(noisy * at.norm)
-        centre, gradient = basis.to_u(point - prior.mean), scores[-count:].mean(axis=0)
-        if is_last:
-            at = at._replace(point=point)
-            values = ask(Kind.CURVATURE, at, closing[Kind.CURVATURE])
-            here = here.combined(ReleasedCurvature.of(values, closing[Kind.CURVATURE], at, most_scores))
-            curvature = here.posterior(basis, covariance, _LAST_DRAWS, centre)
-        law = curvature.averaged(redrawn, count, added)  # with the variance of the mean of `count` gradients
-        surrogate = _surrogate(here, law, basis, sketch, num_rows, (centre, gradient, std**2 / count))
-        if is_last:
-            sizes = ask(Kind.SIZES, at._replace(halfway=(prior.mean + point) / 2.0), closing[Kind.SIZES])
-            surrogate = surrogate._replace(decline=decline(sizes, closing[Kind.SIZES]))
-            modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count, added))
-        late = count if prior.is_full else _LATE  # of wide models where off-block moves are small
-        # The scatter of noisy scores around a line of this curvature, in units of their noise.
-        residual = scores[-late:] + times(curvature.mean, basis.to_u(positions[-late:]))
-        residual -= residual.mean(axis=0)
-        own = np.diagonal(curvature.score_variance.mean(axis=0), axis1=1, axis2=2).sum() / dimension
-        degrees = dimension * (late - 1)
-        scatter = float((residual**2).sum() / ((std**2 + (redrawn + added) * own) * degrees))
+    noises = plan.noise_multipliers(scale)
+    sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
+    accesses, line, late, cut = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0
+    harm, power = 0.0, _POWER
+    at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
+    for number, (sigma, score_share) in enumerate(sigmas):
+        at = at._replace(score_share=score_share)
+        if bounds.norm and bounds.curvature:
+            at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
+        is_late, basis = number >= EARLY, line.basis
+        covariance = basis.covariance_of_u(prior.covariance(basis))
+        if number <= EARLY:
+            sketch = Sketch.drawn(basis, line.posterior(covariance)[1], np.random.default_rng(number))
+            at = at._replace(basis=basis._replace(sketch=sketch.columns))
+        access, noise = next(accesses)
+        if access.kind is Kind.SCALARS:
+            harm = _harm(ask, at, noise, line, prior, num_rows)
+            access, noise = next(accesses)
+        if access.kind is Kind.BINS:
+            together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
+            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, harm)
+            at, cut, uneven = found_bounds(ask, at, bounds, noise, expected, num_rows)
+            power = _POWER * float(np.clip(_UNEVEN / uneven, _LEAST_POWER, 1.0))
+            next(accesses)
+        look = Look.asked(ask, at, sigma, prior, most_scores)
+        late += [look] * is_late
+        line, mean = line.with_look(look, covariance)
+        moved = prior.mean + basis.to_latents(mean) - at.point
+        moved *= min(1.0, _STEP / max(float(np.max(np.abs(moved / prior.scales))), 1e-30))
+        at = at._replace(point=at.point + moved)
+        if number == EARLY - 1:
+            mean, spread = line.posterior(covariance)
+            belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
+        if not is_late:
+            at, line = _turned(at, line, look, sketch, prior, power)
+    return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
+
+
+def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int) -> float:
+    """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores; see `Fit`."""
+    basis, h = at.basis, line.slope
+    covariance = basis.covariance_of_u(prior.covariance(basis))
+    spread = line.posterior(covariance)[1]
+    directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - prior.mean), h, num_rows)
+    values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
+    excess = float(np.trace(h @ spread, axis1=1, axis2=2).sum()) / basis.layout.dimension
+    return Fit.from_sums(values, noise, num_rows, excess, [""] * (1 + len(directions.coordinates))).squared_harm
+
+
+def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float) -> tuple[At, Line]:
+    """In coordinates in which the posterior is white. Scores change with them as their root mean square does, by the trace of
+    the curvature."""
+    basis, released, before = at.basis, look.curvature, line.curvature
+    residual = sketch.unexplained(released.products, basis, line.curvature)
+    left, strength = sketch.directions(residual, released.curvature_std**2)
+    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR), left, strength, prior.pieces)
+    line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
+    squared = [float(np.trace(h, axis1=1, axis2=2).sum()) for h in (line.curvature, before)]
+    least = released.curvature_std
+    ratio = float(np.clip(squared[0] / max(squared[1], least), 1e-12, 1e12)) if squared[0] > 0.0 else 1.0
+    norm, bound = at.norm * float(np.sqrt(ratio)), at.curvature_bound * ratio
+    return at._replace(basis=line.basis, norm=norm, curvature_bound=bound), line
+
+
+def _concluded(
+    ask: Ask, looks: Sequence[Look], sketch: Sketch, prior: Prior, earlier: Known, cut: float, noise: float, num_rows: int,
+    redrawn: float, most_scores: float, added: float,
+) -> Outcome:  # fmt: skip
+    """From the late looks, all in one basis; `noise`: of the access to scalars, the last one."""
+    at, basis = looks[-1].at, looks[-1].at.basis
+    dimension, covariance = basis.layout.dimension, basis.covariance_of_u(prior.covariance(basis))
+    released = ReleasedCurvature.mean(look.curvature for look in looks)
+    curvature = released.posterior(basis, covariance, _DRAWS)
+    h, centres = curvature.mean, np.array([look.centre for look in looks])
+    lines = np.array([look.scores + times(h, look.centre) for look in looks])
+    noises = np.array([look.std**2 for look in looks])
+    around = np.tensordot(noises**-1.0 / np.sum(noises**-1.0), centres, 1)
+    for _ in range(2):  # a look counts less where it is far from the posterior mean
+        off = centres - around
+        squares = np.sum(off**2, axis=(1, 2)), np.sum(times(h, off) ** 2, axis=(1, 2)) / dimension
+        weights = 1.0 / (noises + _LATE_SLOPE**2 * squares[1])
+        variance = float(1.0 / np.sum(weights))
+        weights = weights * variance
+        centre, line = np.tensordot(weights, centres, 1), np.tensordot(weights, lines, 1)
+        effective = redrawn, 1.0 / float(np.sum(weights**2)), added
+        law = curvature.averaged(*effective)
+        measured = centre, line - times(h, centre), variance
+        surrogate = surrogate_of(released, law, basis, sketch, num_rows, measured)
         means, spreads = surrogate.posteriors(covariance)
-        posterior_u, spread = moments(means, spreads)
-        belief = Known(prior.mean + basis.to_latents(posterior_u), basis.variances(spread))
-        stages.append(Stage(
-            at.norm, at.curvature_bound, surrogate, belief, basis.covariance_of_latents(spread), scatter, degrees,
-            excess=excess_of(surrogate, covariance, posterior_u, spread), resolved=resolved(spreads, covariance),
-            sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
-            dispersion=dispersion(here.score_variance, here.score_variance_std, curvature.mean), cut=cut,
-        ))  # fmt: skip
-        start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
-    first, last = stages[0], stages[-1]
-    sides = Sides.asked(
-        ask, at, closing[Kind.SIDES], first.surrogate, last.surrogate, last.belief, last.covariance, prior, num_rows
+        around, spread = moments(means, spreads)
+    modelled = surrogate._replace(curvature=curvature.as_model().averaged(*effective))
+    # The scatter of scores around a line of this slope, in units of their noise and that of the slope.
+    own = np.diagonal(curvature.score_variance.mean(axis=0), axis1=1, axis2=2).sum() / dimension
+    expected = (
+        noises + (redrawn + added) * own + released.curvature_std**2 / 2.0 * squares[0] + _LATE_SLOPE**2 * squares[1]
     )
-    stages[-1] = last._replace(sides=sides, modelled=modelled)
-    directions = Directions.of(basis, centre, law.mean, num_rows)
-    values = ask(Kind.SCALARS, at._replace(directions=directions.columns), closing[Kind.SCALARS])
-    return stages, Scalars(values, directions.coordinates, closing[Kind.SCALARS])
-
-
-def _scouted(ask: Ask, scouts: list[Noises], prior: Prior, bounds: Bounds, noise: float, num_rows: int) -> _Start:
-    """At the prior mean, in coordinates in which no direction has much more curvature than the least known one may have, by
-    releases of these noise multipliers: in the prior's, a column in small units hides all others, and a walk follows its
-    noise."""
-    basis = prior.first()
-    at, covariance = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, basis, 1.0), prior.covariance(basis)
-    for sigma in scouts:
-        expected = Expected(noise, None, prior.covariance(at.basis))
-        at, _ = found_bounds(ask, at, bounds, sigma, expected, num_rows, _EARLY_PART)
-        here = ReleasedCurvature.of(ask(Kind.CURVATURE, at, sigma[Kind.CURVATURE]), sigma[Kind.CURVATURE], at)
-        basis, ratio = at.basis.flattened(here.curvature, here.largest_error)
-        at = At(at.point, at.norm * np.sqrt(ratio), at.curvature_bound * ratio, basis, at.curvature_bound * ratio)
-    return _Start(at, prior.mean, covariance)
-
-
-def _next(stage: Stage, point: Array, here: ReleasedCurvature, sketch: Sketch, mean: Array, prior: Prior) -> _Start:
-    """After a stage that ended at `point`. Scores change with the basis as their rms does, by the trace of the curvature."""
-    basis = stage.surrogate.basis
-    residual = sketch.unexplained(here.products, basis, mean)
-    left, strength = sketch.directions(residual, here.curvature_std**2)
-    informed = unsaturated(mean, stage.surrogate.curvature.ratio)
-    new, of_latents = next_frame(basis, informed, left, strength, prior.pieces)
-    error = basis.inverse.swapaxes(1, 2) @ basis.inverse * here.largest_error if prior.is_full else None
-    new = new.whitened(of_latents, prior.covariance(new), error)
-    if prior.is_full:
-        new = new.whitened_along(stage.belief.mean - prior.mean, of_latents)
-    covariance = new.layout.padded(new.real(basis.carried(basis.real(stage.covariance), new)))
-    squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
-    ratio = float(np.clip(squared / np.trace(mean, axis1=1, axis2=2).sum(), 1e-12, 1e12))
-    point = point + np.clip(stage.belief.mean - point, -prior.scales / 2, prior.scales / 2)
-    norm, bound = stage.norm * float(np.sqrt(ratio)), stage.curvature_bound * ratio
-    return _Start(At(point, norm, bound, new, bound), stage.belief.mean, covariance, of_latents)
-
-
-def unsaturated(curvature: Array, ratio: Array) -> Array:
-    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it. Rows that have what is
-    rare are long: along such columns clipping makes A small, and J smaller still."""
-    values, vectors = eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
-    typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
-    inverse = typical / np.clip(values, typical / _SATURATED, typical)
-    inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)
-    root = symmetric_root(curvature)
-    return root @ inverse @ root
-
-
-def _surrogate(
-    here: ReleasedCurvature, curvature: Curvature, basis: Basis, sketch: Sketch, num_rows: int,
-    measured: tuple[Array, Array, float],
-) -> Surrogate:  # fmt: skip
-    """`measured`: centre, gradient and its noise variance."""
-    layout, mean = basis.layout, curvature.mean
-    columns = layout.gathered(sketch.columns.T)
-    unsure = np.zeros(layout.dimension)
-    if len(columns):
-        off = curvature.matrices - mean
-        unsure = layout.scattered(np.mean([times(h, c) ** 2 for h in off for c in columns], axis=0))
-    off_block, trace, unknown = sketch.off_block(here.products, basis, mean, unsure, here.curvature_std**2, num_rows)
-    return Surrogate(basis, *measured, curvature, layout.gathered(off_block), trace, unknown * layout.real)
+    scattered = lines - np.tensordot(1.0 / expected, lines, 1) / np.sum(1.0 / expected)
+    degrees = dimension * (len(looks) - 1)
+    point = prior.mean + basis.to_latents(around)
+    directions = Directions.of(basis, around, law.mean, num_rows)
+    values = ask(Kind.SCALARS, at._replace(point=point, directions=directions.columns), noise)
+    return Outcome(
+        at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),
+        basis.covariance_of_latents(spread), earlier,
+        chi_squared=float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected) / degrees), degrees=degrees,
+        excess=excess_of(surrogate, covariance, spread), resolved=resolved(spreads, covariance),
+        sampled=largest_sampled(surrogate, covariance, spread),
+        dispersion=dispersion(released.score_variance, released.score_variance_std, h),
+        scalars=Scalars(values, directions.coordinates, noise),
+    )  # fmt: skip

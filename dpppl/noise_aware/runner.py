@@ -46,7 +46,7 @@ class NoiseAware(NoiseAwareSettings):
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which one run uses but for `reserve`.
     - **noise_multiplier** - instead of a target: 1 / mu of mu-Gaussian differential privacy, for each run.
-    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each stage, in the
+    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each look, in the
       first of which the prior is white. None: found from charged private histograms.
     - **coordinates** - the sites, by name, in which the likelihood is measured: all those through which it depends on
       latents, be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside
@@ -91,7 +91,7 @@ class NoiseAware(NoiseAwareSettings):
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
-        """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
+        """The report that the next `run` would add up to, without data."""
         return self._planned([run_charge(self)[0]])
 
     @on_host
@@ -129,7 +129,7 @@ class NoiseAware(NoiseAwareSettings):
                 charging = partial(opened.charge, 0), charge.noise_multipliers, run.checkpoint
                 made = Accesses(programs, access_key, rows, public, *charging)
                 self._releases = Released(prior, is_normal, scale, [], public)
-                found = conclusion.staged(self, bound, self._releases, made.asker(self._releases.values, bar))
+                found = conclusion.looked(self, bound, self._releases, made.asker(self._releases.values, bar))
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
         opened.processes.enter("end", run.forget)
@@ -157,7 +157,7 @@ class NoiseAware(NoiseAwareSettings):
         bound, given = bind(self, args, kwargs, key), after_run(self._coordinates, "sample_again").split.arguments.words
         if bound.split.arguments.words != given:
             raise ConfigurationError(f"give arguments of run's shapes, {given}; got {bound.split.arguments.words}.")
-        found = conclusion.staged(self, bound, releases, releases.asker())
+        found = conclusion.looked(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
     def _begin(self, bound: BoundModel, charge: Charge, origin: KeyOrigin) -> PrivacyReport:

@@ -13,8 +13,8 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
-from dpppl.row_statistics.coordinates import MOST_FULL, Coordinates
-from dpppl.row_statistics.plan import Plan, default_plan, wide_plan
+from dpppl.row_statistics.coordinates import Coordinates
+from dpppl.row_statistics.plan import Plan, plan_of
 from dpppl.row_statistics.releases import MECHANISM, Released
 from dpppl.row_statistics.weights import Weights
 from dpppl.runs.budget import Charge
@@ -37,7 +37,7 @@ class NoiseAwareDetails:
     verdict: Verdict | None = None
 
     def rows(self) -> list[tuple[str, str]]:
-        kinds = "curvatures and their sizes, gradients, scalars, and histograms where bounds are not given"
+        kinds = "looks at scores and curvatures, histograms where bounds are not given, and scalars"
         of_run = [] if self.verdict is None else self.verdict.rows()
         return [("accesses", f"{self.num_accesses} a run: {kinds}; all charged"), *of_run]
 
@@ -123,9 +123,8 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         details = NoiseAwareDetails(num_accesses=made[-1], verdict=verdict)
         return Facts("NoiseAware", mechanism, details, self._inputs)
 
-    def plan_for(self, dimension: int = 1) -> Plan:
-        plan = default_plan if dimension <= MOST_FULL else wide_plan
-        return plan(None in (self.bounds.norm, self.bounds.curvature))
+    def plan_for(self, dimension: int = 1, num_rows: float = float("inf")) -> Plan:
+        return plan_of(None in (self.bounds.norm, self.bounds.curvature), dimension, num_rows)
 
 
 def run_charge(
@@ -133,7 +132,7 @@ def run_charge(
 ) -> tuple[Charge, float]:
     """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Refuses
     noise that drowns so many rows."""
-    charge_at = lambda scale: Charge(MECHANISM, settings.plan_for(dimension).noise_multipliers(scale))  # noqa: E731
+    charge_at = lambda scale: Charge(MECHANISM, settings.plan_for().noise_multipliers(scale))  # noqa: E731
     noise = settings.noise_multiplier
     scale = settings.budget.calibrate(charge_at, run_id) if noise is None else noise
     check_budget(scale, num_rows)

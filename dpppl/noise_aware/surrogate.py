@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
+from dpppl.noise_aware.sketch import Sketch
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
-from dpppl.row_statistics.walk import gains_of
 
-_FEW, _PASSES = 20, 8
+_FEW, _PASSES = 5, 8
 _FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding
 
 
@@ -22,8 +22,7 @@ class Surrogate(NamedTuple):
     - **curvature** - draws of h.
     - **off_block**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
     - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
-      the same.
-    - **decline** - the curvature declines with the distance r from u = 0 as r^-decline."""
+      the same."""
 
     basis: Basis
     centre: Array
@@ -33,7 +32,6 @@ class Surrogate(NamedTuple):
     off_block: Array
     trace: float
     unknown: Array
-    decline: float = 0.0
 
     def off_block_at(self, h: Array, spread: Array) -> Array:
         """Variance (k, b) that off-block entries add to the gradient; `h` is the mean of the curvature."""
@@ -44,7 +42,7 @@ class Surrogate(NamedTuple):
         noise = np.full(self.centre.shape, self.noise_variance)
         if not np.any(self.off_block):
             return noise
-        few = self._replace(curvature=self.curvature.thinned(_FEW // 4))
+        few = self._replace(curvature=self.curvature.thinned(_FEW))
         h, spread = few.curvature.mean, covariance
         for _ in range(_PASSES):
             total = noise + self.off_block_at(h, spread)
@@ -60,28 +58,11 @@ class Surrogate(NamedTuple):
         total = times(white, self.gradient + times(h, self.centre))
         slope = white @ h
         spread = posterior_covariance(slope.swapaxes(-1, -2) @ slope, root)
-        pull = times(slope.swapaxes(-1, -2), total) + self._outward(h, white, spread)
+        pull = times(slope.swapaxes(-1, -2), total)
         mean = times(spread, pull)
         farthest = _FARTHEST * np.sqrt(np.trace(covariance, axis1=-2, axis2=-1))
         length = np.linalg.norm(mean, axis=-1)
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
-
-    def _outward(self, h: Array, white: Array, spread: Array) -> Array:
-        """The slope (n, k, b) of the log density as the curvature declines from u = 0; `white` makes the noise the identity."""
-        if not self.decline:
-            return np.zeros_like(self.centre)
-        # Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature
-        # h_j, variance of scores J_j, noise Q_j, prior precision p_j, the density goes as (1 + h_j^2 / Q_j p_j)^(-1/2).
-        # With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log
-        # r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h
-        # loses, as in Laplace's method (Tierney, Kadane 1986).
-        slope, diagonal = white @ h, lambda matrices: np.diagonal(matrices, axis1=-2, axis2=-1)
-        learned = slope @ spread @ slope.swapaxes(-1, -2)
-        sampled = white @ self.curvature.score_variance @ white.swapaxes(-1, -2)
-        count = diagonal(learned).sum(axis=(-2, -1)) - 0.5 * np.sum(learned * sampled, axis=(-3, -2, -1))
-        variance = np.sum(diagonal(spread) * (diagonal(h) > 0.0), axis=(-2, -1))  # but for padding
-        squared = np.sum(self.centre**2) + variance  # as the posterior has it
-        return (self.decline * count / squared)[..., None, None] * self.centre
 
     def pull(self, covariance: Array, moves: Array) -> tuple[Array, Array, Array]:
         """V^-1 h M of moves M (..., k, b, c), J, and the gradient's variance V (k, b, b), where u has this prior covariance."""
@@ -125,29 +106,25 @@ def resolved(covariances: Array, prior: Array) -> float:
     return float(np.sum(learned.mean(axis=0) ** 2) / squared) if squared > 0.0 else 1.0
 
 
-def gains_given(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
-    """See `gains_of`: those of a walk that this surrogate expects, whose gradients have privacy noise of this `std`."""
-    few = surrogate.curvature.thinned(_FEW)
-    h, noise = few.mean, surrogate.noise_at(covariance)
-    spread = surrogate._replace(curvature=few).given(noise, covariance)[1].mean(axis=0)
-    fixed = few.score_variance.mean(axis=0) + few.error(spread)
-    fixed += np.eye(h.shape[-1]) * (noise - surrogate.noise_variance)[:, None, :]
-    return gains_of(h, fixed, std, mean, covariance)
+def surrogate_of(
+    released: ReleasedCurvature, curvature: Curvature, basis: Basis, sketch: Sketch, num_rows: int,
+    measured: tuple[Array, Array, float],
+) -> Surrogate:  # fmt: skip
+    """The surrogate of a released curvature and draws of it; `measured`: centre, gradient and its noise variance."""
+    layout, mean = basis.layout, curvature.mean
+    columns = layout.gathered(sketch.columns.T)
+    unsure = np.zeros(layout.dimension)
+    if len(columns):
+        off = curvature.matrices - mean
+        unsure = layout.scattered(np.mean([times(h, c) ** 2 for h in off for c in columns], axis=0))
+    found = sketch.off_block(released.products, basis, mean, unsure, released.curvature_std**2, num_rows)
+    return Surrogate(basis, *measured, curvature, layout.gathered(found[0]), found[1], found[2] * layout.real)
 
 
-def tempered(mean: Array, spread: Array, covariance: Array, by: float) -> tuple[Array, Array]:
-    """Mean and covariance of u where a posterior of this mean and `spread` has 1 / `by` of its information, but for that of its
-    prior, of mean 0 and this `covariance`."""
-    precision = np.linalg.pinv(spread, hermitian=True)
-    information = positive_part(precision - np.linalg.pinv(covariance, hermitian=True)) / by
-    found = posterior_covariance(information, root_of(covariance))
-    return times(found, times(precision, mean)) / by, found
-
-
-def excess_of(surrogate: Surrogate, covariance: Array, mean: Array, spread: Array) -> float:
-    """By how much a posterior of u lies farther around the surrogate's centre than it would with no noise at the mode: squared
-    distances by the curvature h, over the same for the covariance (h + prior precision)^-1, less one."""
-    h, off = surrogate.curvature.mean, mean - surrogate.centre
-    lengths = np.trace(h @ spread, axis1=-2, axis2=-1).sum() + np.sum(off * times(h, off))
+def excess_of(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
+    """By how much a posterior of u lies farther around its mean than it would with no noise: squared distances by the curvature
+    h, over the same for the covariance (h + prior precision)^-1, less one."""
+    h = surrogate.curvature.mean
+    lengths = np.trace(h @ spread, axis1=-2, axis2=-1).sum()
     least = posterior_covariance(positive_part(h), root_of(covariance))
     return max(0.0, float(lengths / np.trace(h @ least, axis1=-2, axis2=-1).sum()) - 1.0)

@@ -7,21 +7,17 @@ import numpy as np
 
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
-from dpppl.findings.directions import add_up, listed
+from dpppl.findings.directions import add_up
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import LEAST_LEARNED, Measured
-from dpppl.noise_aware.sides import NOTABLE_RATIO
 from dpppl.report.render import table
 from dpppl.row_statistics.fit import SURE, certain
 
 # Thresholds of several checks; those of one alone stand in it.
-MOST_HIDDEN = 40.0
 LEAST_DEPARTURE = 0.005  # smaller departures by surprise, and third moments, are not told, however many rows there are
 LEAST_HARM, MOST_UNSEEN = 1.0, 10.0  # posterior sds
-MOST_SIDE_NOISE = 1.5  # noise over what is sought: its absence moves a release by less than .7 of its sds
 LEAST_CHANCE = 0.002  # by chance in one run of 500
-_LARGEST = 1e5  # what is hidden by more than this is hidden, by however much
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
@@ -70,7 +66,7 @@ class Verdict(Measured, verdict.Verdict):
         blocks = "; correlations between them are not released" if self.released else ""
         gaps = [] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]
         counts = [f"{words.count(word)} {word}" for word in ("learned", "partly", "prior", REFUSED) if word in words]
-        agree, scatter = f"stages agree within {self.agreement:.2f} sd", f"chi-squared {self.chi_squared:.2f}"
+        agree, scatter = f"looks agree within {self.agreement:.2f} sd", f"chi-squared {self.chi_squared:.2f}"
         fit = (
             f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared {self.fit[1]:.1f} of "
             f"2; by value {place:+.3f} (0 expected), chi-squared {chi_squared:.1f}, the largest of {count}; third moment "
@@ -84,7 +80,7 @@ class Verdict(Measured, verdict.Verdict):
             f"at most {self.unseen * self.cut:.2f} posterior sd"
         )
         centred = "centred, so unbiased where the model fits"
-        bounds = f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates"
+        bounds = f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the coordinates of late looks"
         widths = (
             f"{self.widths.ratio:.2f} ± {self.widths.std:.2f} times the model's (at most 1 expected); the sd of "
             f"'{self.widths.latent}' {self.widths.wider:.2f} times that of the model-based width"
@@ -114,35 +110,19 @@ def ignored(run: Measured) -> Sequence[Finding]:
     return shares.findings
 
 
-def unknown_scale(run: Measured) -> Found:
-    """Scales that the run has not found."""
-    scaled = (
-        "where columns are in units of their own (years, euros) or nearly constant, write (x - centre) / scale in the model, "
-        "with public constants or those of dpppl.private_scale; where columns nearly add up, leave one out; where categories are "
-        "rare, merge them; or raise the budget"
-    )
-    if not run.hidden < MOST_HIDDEN:
-        along = listed(run.together or run.least_known)
-        cure = run.unnamed or add_up(run.together) or (scaled if run.has_columns else _MORE)
-        yield refused(
-            f"noise hides a direction of the latents{along and f' ({along})'} that the data may know {_times(run.hidden)} as "
-            f"well as the prior does, while another one is well known: {cure}."
-        )
-
-
 def unfinished(run: Measured) -> Found:
     """The run has not converged."""
     far = _conflict(run)
     cure = far or run.unnamed or add_up(run.together) or _MORE
-    most_arrival, most_disagreement, most_scatter = 2.0, 8.0, 0.1
+    most_arrival, most_disagreement, most_scatter = 8.0, 8.0, 0.1
     if not run.arrival < most_arrival:
-        yield refused(f"the gradients were taken {run.arrival:.1f} sd away from the posterior mean: {cure}.")
+        yield refused(f"scores were summed {run.arrival:.1f} sd away from the posterior mean: {cure}.")
     if not run.agreement < most_disagreement:
-        yield refused(f"the last two stages disagree by {run.agreement:.1f} sd: {cure}.")
+        yield refused(f"the late looks disagree with the early ones by {run.agreement:.1f} sd: {cure}.")
     if not run.chi_squared < 1.0 + most_scatter + 4.0 * np.sqrt(2.0 / run.degrees):
         yield refused(
-            f"gradients scatter {run.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
-            "quadratic where they were taken",
+            f"scores scatter {run.chi_squared:.2f} times as widely as their noise around one line: the likelihood is not near "
+            "quadratic where they were summed",
             f"{cure}{'' if far or run.unnamed else ', or transform the latents'}.",
         )
 
@@ -154,10 +134,6 @@ def failed(run: Measured) -> Found:
     if run.is_prior:
         cure = "raise the budget, and check masks, weights and the coding of the data: rows that count for nothing look the same."
         yield care("nothing was learned: the samples are the prior's", cure)
-
-
-def _times(factor: float) -> str:
-    return f"more than {_LARGEST:,.0f} times" if factor > _LARGEST else f"{factor:,.{1 if factor < 10.0 else 0}f} times"
 
 
 def _conflict(run: Measured) -> str:
@@ -174,8 +150,7 @@ def conflict(run: Measured) -> Found:
     is_pulled = chance < LEAST_CHANCE and moved >= LEAST_HARM
     if any(unfinished(run)) or not (far or is_pulled):
         return
-    unsure = run.side_noise > MOST_SIDE_NOISE and is_pulled
-    level = Level.REFUSED if unsure or any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
+    level = Level.REFUSED if any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
     if far:
         yield Finding(level, f"{far}.", latent=run.farthest[0])
     else:
@@ -286,57 +261,29 @@ def of_scores(run: Measured) -> Found:
         )
 
 
-def of_stages(run: Measured) -> Found:
-    """The last stage knows less than the one before, noise hides what was learned, or the likelihood is not normal there."""
-    most_forgotten, least_resolved, skewed_disagreement = 0.2, 0.7, 4.0
-    before, after = run.stages_learned
-    if not before - after < most_forgotten:
-        yield care(
-            f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
-            f"{before:.0%}: what is said to be learned is not",
-            "raise the budget, or take fewer latents.",
-        )
+def of_looks(run: Measured) -> Found:
+    """Noise hides what was learned, or the likelihood is not normal there."""
+    least_resolved, skewed_disagreement = 0.7, 4.0
     if not (run.resolved >= least_resolved or run.is_prior):
         yield care(
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
             f"{add_up(run.together) or 'raise the budget, take fewer latents, or predict by dpppl.SVI'}.",
         )
-    if run.agreement >= skewed_disagreement and not any(unfinished(run)):
+    if max(run.agreement, run.arrival) >= skewed_disagreement and not any(unfinished(run)):
+        what = f"the late looks disagree with the early ones by {run.agreement:.1f} sd"
+        if run.arrival >= run.agreement:
+            what = f"scores were summed {run.arrival:.1f} sd away from the posterior mean"
         yield care(
-            f"the last two stages disagree by {run.agreement:.1f} sd, more than their noise: the likelihood is skewed where "
-            "they were taken, as where most probabilities are near 0 or 1; its intervals may be too narrow."
-        )
-
-
-def one_sided(run: Measured) -> Found:
-    """Latents that the data bound on one side only, and those whose posterior reaches too far; the worst come first."""
-    if run.side_noise > MOST_SIDE_NOISE and not run.is_prior:
-        yield care(
-            "the rows are too few for this budget to see whether the data bound latents on both sides: noise is "
-            f"{_times(run.side_noise)} the curvature beside the mean",
-            f"{add_up(run.together) or 'raise the budget or use more rows'}.",
-        )
-    order = sorted(run.sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
-    shown = lambda names: quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: E731
-    if wider := [name for name, *widths in order if max(widths) > 1.0]:
-        yield care(
-            f"the data bound {shown(wider)} on one side only, as a rare category or a group without events does: the mean and "
-            "the interval may be far off",
-            "merge categories or groups, or give the latent a narrower prior.",
-            few(wider),
-        )
-    if narrower := [name for name, *widths in order if min(widths) < 1.0]:
-        yield care(
-            f"the posterior of {shown(narrower)} reaches to values that the data exclude: the interval is too wide by a factor "
-            f"of {NOTABLE_RATIO:g} or more, and the mean may be off",
-            "raise the budget, or give the latent a narrower prior.",
-            few(narrower),
+            f"{what}, more than their noise: the likelihood is skewed there, as where most probabilities are near 0 or 1, or a "
+            "category is empty; its intervals may be too narrow."
         )
 
 
 def of_latents(run: Measured) -> Found:
-    """Latents that can change places, or that are too many to know the sd among them."""
+    """Latents that are known only together, that can change places, or that are too many to know the sd among them."""
+    if run.together:
+        yield note(f"{add_up(run.together)}.")
     if run.symmetric:
         yield care(
             f"the model stays the same when {'; or '.join(run.symmetric)}: its posterior has as many modes, of which the "
@@ -352,5 +299,5 @@ def of_latents(run: Measured) -> Found:
         )
 
 
-CHECKS = (ignored, unknown_scale, unfinished, failed, conflict, misfit, of_scores, of_stages, one_sided, of_latents)
+CHECKS = (ignored, unfinished, failed, conflict, misfit, of_scores, of_looks, of_latents)
 """All findings on a run. Equally grave ones keep this order."""

@@ -20,8 +20,7 @@ from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
-WHITENING_POWER = 0.25  # the power of the curvature in the metric; one half undoes it all, and is unstable
-_FEWEST_ALIKE = 2.0  # so many equal eigenvalues
+_OF_BLOCKS = 0.25  # the power of the curvature in the metric of several blocks, whose curvature is a part
 _LARGEST_RATIO = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
@@ -124,51 +123,16 @@ class Basis(NamedTuple):
         roots = np.tile(np.eye(layout.numbers.shape[1]), (len(layout.numbers), 1, 1))
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
-    def whitened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Basis":
-        """With roots S (S' curvature S + 1)^(-1/4) times a number that makes the mean logarithm 0, SS' the prior's `covariance`,
-        both of the scaled and reflected latents.
-
-        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is whitened
-        wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
-        proportion to the trace, and would hide that direction."""
-        root = symmetric_root(covariance)
+    def whitened(self, curvature: Array, covariance: Array, power: float = 0.5) -> "Basis":
+        """With roots S (S' curvature S + 1)^-p times a number that makes the mean logarithm 0, SS' the prior's `covariance`, both
+        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4."""
+        root, power = symmetric_root(covariance), power if len(covariance) == 1 else _OF_BLOCKS
         values, vectors = eigh(root @ curvature @ root)
-        values = np.maximum(values, 0.0)
-        logs = np.log1p(values)
-        if noise is not None:
-            error = np.einsum("kij,kij->kj", vectors, root @ noise @ root @ vectors)
-            known = values**2 / (values**2 + error**2)
-            logs = logs + known * np.maximum(logs - np.log1p(np.min(values + error)), 0.0)
-            logs = np.minimum(logs, logs.min() + np.log(_LARGEST_RATIO) / WHITENING_POWER)
-        powers = np.exp(WHITENING_POWER * (logs.sum() / self.layout.dimension - logs))  # padding: 0
+        logs = np.log1p(np.maximum(values, 0.0))
+        logs = np.minimum(logs, logs.min() + np.log(_LARGEST_RATIO) / power)
+        powers = np.exp(power * (logs.sum() / self.layout.dimension - logs))  # padding: 0
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
-
-    def flattened(self, curvature: Array, error: float) -> tuple["Basis", float]:
-        """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
-        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues. Where several
-        directions stand out alike, units hide nothing, and the basis stays: rows that have what is rare would be long, and
-        clipped."""
-        values, vectors = eigh(curvature)
-        known = np.where(values > error, values, 0.0)
-        if np.sum(known) ** 2 >= _FEWEST_ALIKE * np.sum(known**2):
-            return self, 1.0
-        least = max(float(values.min()), 0.0) + error
-        squares = least / np.maximum(values, least)
-        shrunk = self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
-        left, lengths, right = np.linalg.svd(shrunk)
-        roots = (left * np.maximum(lengths, lengths.max() / _LARGEST_RATIO)[:, None, :]) @ right
-        return self._replace(roots=roots), float(np.sum(known * squares) / np.sum(known))
-
-    def whitened_along(self, moved: Array, curvature: Array) -> "Basis":
-        """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the
-        `curvature` (of scaled latents) along it is the mean over all directions."""
-        u = self.to_u(moved)
-        u = u / max(float(np.linalg.norm(u)), 1e-30)
-        own = self.roots.swapaxes(1, 2) @ curvature @ self.roots
-        typical = np.trace(own, axis1=1, axis2=2).sum() / self.layout.dimension
-        by = np.clip(np.sqrt(max(typical, 0.0) / max(np.sum(u * times(own, u)), 1e-30)), 0.2, 5.0)
-        return self._replace(roots=self.roots + (by - 1.0) * times(self.roots, u)[:, :, None] * u[:, None, :])
 
     def real(self, matrices: Array) -> Array:
         """Matrices with 0 in padding."""

@@ -30,6 +30,7 @@ _IMPOSSIBLE_LOG_RATIO, _SDS = 12.0, 5.0
 normal law, five sds away. A sum over more numbers of a row has a larger sd."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
+_TYPICAL = 0.02  # departures of moments on real data, in sds of a row's
 OUTSIDE, MISSING = 1, 2  # places in `numbers` of responses outside the support, and of others with no finite score
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
@@ -219,6 +220,8 @@ class Fit:
     - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
     - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
       all scores were clipped.
+    - **squared_harm** - the squares of `harm` that are expected, the largest: departures are believed to be `_TYPICAL` sds, and
+      what was released moves that as far as its noise allows.
     - **alike** - of units, by what the variance of sums of ranks by value is multiplied where rows are as they are and not
       independent, and the standard error of that.
     - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs."""
@@ -234,6 +237,7 @@ class Fit:
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
     skew: tuple[float, float] = (0.0, 0.0)
     harm: tuple[float, ...] = (0.0, 0.0, 0.0)
+    squared_harm: float = 0.0
     unseen: float = 0.0
     alike: tuple[float, float] = (1.0, 0.0)
 
@@ -264,6 +268,9 @@ class Fit:
         # Of all other distributions that give these means, the nearest moves the scores most where they are proportional.
         tilts = departures**2 / np.maximum(variances, 1e-12)
         unseen = np.sqrt(num_rows * np.max(stds[:2] ** 2 / np.maximum(variances[:2], 1e-12)))
+        prior = _TYPICAL**2 * np.maximum(variances, 1e-12)
+        gain = prior / (prior + stds**2)
+        believed = ((gain * departures) ** 2 + (1.0 - gain) * prior) / np.maximum(variances, 1e-12)
         by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
         chi_squared = (departures / stds) ** 2
         flags = np.clip(flags / unit, 0.0, 1.0)
@@ -277,6 +284,7 @@ class Fit:
             link=(along[farthest], float(links[farthest]), float(chi_squared[2]), len(links)),
             skew=(float(skew), float(chi_squared[3])),
             harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
+            squared_harm=float(num_rows * sampled * max(np.sum(believed[:2]) / 2.0, *believed[2:])),
             unseen=(SURE * sampled) ** 0.5 * float(unseen), alike=alike,
         )  # fmt: skip
 

@@ -1,81 +1,64 @@
 """The accesses of a run: their order, and the share of the privacy cost that each of them gets."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from dpppl.accounting.looks import BINS, EARLY_SHARE, SCALARS, shares
 from dpppl.row_statistics.accesses import Kind
-from dpppl.row_statistics.walk import STEPS
 
-Noises = dict[Kind, float]  # noise multipliers of a stage
+EARLY, LATE = 10, 5
+"""Looks that find the posterior and its metric, and looks that decide it, in one metric at one norm."""
+_GROWTH, _LATE_GROWTH = 1.35, 1.3  # of the share of a look over the one before
+_BINS_BEFORE = (0, 5, EARLY)  # numbers of looks that have histograms of norms before them
+_EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, which find units of columns, and of other early ones
 
 
-class Block(NamedTuple):
-    """Successive accesses of one kind.
+class Access(NamedTuple):
+    """One access of a run.
 
-    - **kind**, **share**, **repeats** - what they ask of a row, the share of mu^2 of all of them together, and how many."""
+    - **kind**, **share** - and its share of mu^2.
+    - **score_share** - the share of its squared length that goes to scores."""
 
     kind: Kind
     share: float
-    repeats: int = 1
+    score_share: float = 1.0
 
 
 @dataclass(frozen=True)
 class Plan:
     """The accesses of a run. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch.
 
-    - **stages** - in order; each has blocks in order; two of a kind have equal shares. Shares are scaled to sum to 1."""
+    - **accesses** - in order; their shares sum to 1."""
 
-    stages: tuple[tuple[Block, ...], ...]
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return sum(self.stages, ())
+    accesses: tuple[Access, ...]
 
     @property
     def num_accesses(self) -> int:
-        return sum(block.repeats for block in self.blocks)
-
-    def priced(self, scale: float) -> list[Noises]:
-        """By stage and kind, the noise multiplier of an access, for `scale` = 1 / mu."""
-        total = sum(block.share for block in self.blocks)
-        return [{b.kind: scale * float(np.sqrt(total * b.repeats / b.share)) for b in stage} for stage in self.stages]
+        return len(self.accesses)
 
     def noise_multipliers(self, scale: float) -> np.ndarray:
-        """Noise multipliers of the accesses, in order, (num_accesses,)."""
-        priced = zip(self.stages, self.priced(scale))
-        return np.concatenate([np.full(b.repeats, sigma[b.kind]) for stage, sigma in priced for b in stage])
+        """Noise multipliers of the accesses, in order, (num_accesses,), for `scale` = 1 / mu."""
+        return scale / np.sqrt([access.share for access in self.accesses])
 
 
-GRADIENT_SHARES = (0.01, 0.015, 0.03, 0.08, 0.55)
-CURVATURE_SHARES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
-HISTOGRAM_SHARES = {0: 0.0075, 3: 0.0075, 4: 0.0075}
-SCOUT_SHARES = (0.001,) * 12
-LAST_SHARES = {Kind.SIZES: 0.01, Kind.SIDES: 0.03, Kind.SCALARS: 0.1}
-WIDE_GRADIENT_SHARES = (0.01, 0.015, 0.03, 0.06, 0.40)
-WIDE_CURVATURE_SHARES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
-"""Shares of the cost of all accesses of a kind, by stage; of histograms, by the number of the stage."""
-
-
-def default_plan(
-    is_adaptive: bool = True, gradients: Sequence[float] = GRADIENT_SHARES, curvatures: Sequence[float] = CURVATURE_SHARES,
-    scouts: Sequence[float] = SCOUT_SHARES,
-) -> Plan:  # fmt: skip
-    """Curvatures at the prior mean, which find the units of columns; five stages, each a curvature and gradients; then a last
-    curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars. The first access and the
-    last two stages come after histograms of norms and of curvatures, where these bounds are to be found."""
-    stages: list[list[Block]] = [[Block(Kind.CURVATURE, share)] for share in scouts]
-    for gradient, curvature in zip(gradients, curvatures):
-        stages.append([Block(Kind.CURVATURE, curvature), Block(Kind.GRADIENT, gradient, STEPS)])
-    for number, share in HISTOGRAM_SHARES.items() if is_adaptive else ():
-        at = number + len(scouts) if number else 0
-        stages[at] = [*[Block(Kind.BIN, share / 2)] * 2, *stages[at]]
-    last = (Kind.CURVATURE, curvatures[-1]), *LAST_SHARES.items()
-    return Plan((*map(tuple, stages), tuple(Block(*each) for each in last)))
-
-
-def wide_plan(is_adaptive: bool = True) -> Plan:
-    """The same accesses but for those that find units: what is not known of the curvature widens wide posteriors most."""
-    return default_plan(is_adaptive, WIDE_GRADIENT_SHARES, WIDE_CURVATURE_SHARES, ())
+def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> Plan:
+    """Looks of growing shares, histograms before some of them where bounds are to be found, and scalars before the late looks,
+    for these bounds, and at the end. See `accounting.looks.shares`."""
+    of_run, early, late = (
+        shares(dimension, num_rows, has_bins),
+        _GROWTH ** np.arange(EARLY),
+        _LATE_GROWTH ** np.arange(LATE),
+    )
+    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
+    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
+    looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
+    accesses: list[Access] = []
+    for number, look in enumerate(looks):
+        if number == EARLY:
+            accesses.append(Access(Kind.SCALARS, SCALARS[0]))
+        if has_bins and number in _BINS_BEFORE:
+            accesses.append(Access(Kind.BINS, BINS / len(_BINS_BEFORE)))
+        accesses.append(look)
+    return Plan((*accesses, Access(Kind.SCALARS, SCALARS[1])))

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from dpppl.access.centring import unnumbered
@@ -13,7 +12,7 @@ from dpppl.row_program.hoist import gradient
 from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.fit import MISSING, OUTSIDE, numbers
 from dpppl.row_statistics.matrices import isometric
-from dpppl.row_statistics.statistics import Influence, RowStatistics, scores_share
+from dpppl.row_statistics.statistics import Influence, RowStatistics, units
 from dpppl.types import Numbers, Scalar, Tree
 
 _PRECISION, _MOST_ITERATIONS = 3e-5, 50
@@ -31,9 +30,6 @@ class _Table(NamedTuple):
 
     def squares(self, directions: Numbers) -> jax.Array:
         return self.weights @ (self.scores @ directions) ** 2
-
-    def along(self, directions: Numbers) -> jax.Array:
-        return self.weights @ ((self.psi @ directions) * (self.scores @ directions))
 
 
 def centre_of_many(scores: jax.Array, weights: jax.Array, norm: Scalar) -> jax.Array:
@@ -87,39 +83,28 @@ class SharedStatistics(RowStatistics):
             score = jnp.where(is_listed, table.scores[place], jnp.nan)
         psi, factor = clipped_around(score, table.centre, at.norm)
         length = jnp.where(jnp.all(jnp.isfinite(psi)), table.length, jnp.nan)  # a row without a score says nothing
-        return Influence(score, psi, length, factor < 1.0, lambda: table.matrix, table.squares, table.along)
+        return Influence(score, psi, length, factor < 1.0, lambda: table.matrix, table.squares)
 
-    def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """The length of w A / bound, and all products of v psi / norm. All A have one direction, which no row enters; and a
-        symmetric matrix is as long as its isometric coordinates."""
-        found, share = self._influence(at, row, rest), scores_share(self.most_scores)
-        w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
-        inside = at.basis.layout.gathered(found.psi * (v / at.norm))
-        outer = np.float32(np.sqrt(share)) * inside[:, :, None] * inside[:, None, :]
-        return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.curvature_bound, "J": outer}
+    def look(self, at: At, row: Tree, rest: Tree) -> Tree:
+        """psi / norm, the length of w A / bound, and all products of psi / norm. All A have one direction, which no row enters;
+        and a symmetric matrix is as long as its isometric coordinates."""
+        found, (unit, unit_a, unit_j) = self._influence(at, row, rest), units(at.score_share, self.most_scores)
+        psi, inside = found.psi / at.norm, at.basis.layout.gathered(found.psi / at.norm)
+        length = jnp.minimum(found.length / at.curvature_bound, 1.0)[None]
+        return {"score": unit * psi, "A": unit_a * length, "J": unit_j * inside[:, :, None] * inside[:, None, :]}
 
     def unpacked(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
-        """From noisy sums of what `curvature` gives to those of its isometric coordinates. Their noise is alike in all
-        directions; in those that no row's curvature has it is drawn here."""
+        """From noisy sums of what `look` gives to those of isometric coordinates. Their noise is alike in all directions; in
+        those that no row's curvature has it is drawn here."""
         table = self.table(at, public, key)
         along = table.matrix / jnp.maximum(table.length, 1e-30)
         drawn = noise * jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, 1), 1), along.shape)
         outer = (total["J"] + jnp.swapaxes(total["J"], 1, 2)) / 2
-        return {"A": drawn + (total["A"] - drawn @ along) * along, "J": isometric(outer).ravel()}
-
-    def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """See `RowStatistics.sides`. No row enters the curvatures, so that they are computed once."""
-
-        def curvatures(point: Numbers, directions: Numbers) -> jax.Array:
-            table = self.table(at._replace(point=point), *rest)
-            return jnp.minimum(1.0, at.curvature_bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
-
-        speaks = jnp.isfinite(self._influence(at, row, rest).length)
-        return self.sides_of(self._three_curvatures(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
+        return total | {"A": drawn + (total["A"] - drawn @ along) * along, "J": isometric(outer).ravel()}
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """See `RowStatistics.scalars`; where all responses are listed, looked up in a table (m, n) of a row with each."""
-        if self.responses.supports is None or self.weights is not None:
+        if self.responses.supports is None:
             return super().scalars(at, row, rest)
         assert at.directions is not None
         responses, latents, public, table = self.responses, self.latents(at.point), rest[0], self.table(at, *rest)

@@ -1,11 +1,10 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
 All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses that a row could have given and
-their weights. psi = clip(s - a) is centred (see `centring`), and a row whose curvature A = sym(E[psi s']) is longer than a bound
-is weighed down, by min(1, bound / |A|): curvatures by w, whose bound is `curvature_bound`, scores by v, whose bound is
-`score_bound`, as large or larger. Both depend on no response where these are listed, and on all alike where they are drawn, so
-sum v psi still has mean zero at the truth. Its curvature is the sum of v A, and the sum of w A is most of it. (Of units, and of a
-sandwich, the real response does not enter A: nearly zero.)"""
+their weights. psi = clip(s - a) is centred (see `centring`). A row whose
+curvature A = sym(E[psi s']) is longer than a bound is weighed down, by w = min(1, bound / |A|): its curvature alone, so that
+sum psi has mean zero at the truth, and sum w A is most of its curvature. (Of units, and of a sandwich, the real response does not
+enter A: nearly zero.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from dpppl.access.centring import averaged, binary_factor, centre, clipped, odds_of, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
@@ -53,36 +51,36 @@ class Members(NamedTuple):
 class Influence(NamedTuple):
     """A row's score and its curvature.
 
-    - **score**, **psi** - of the real response, (d,) (of `Joint` None); and the same centred and clipped.
+    - **score**, **psi** - of the real response, (d,); and the same centred and clipped.
     - **length** - the Frobenius norm of the row's curvature.
     - **is_clipped** - whether the centred score was longer than the norm.
     - **matrix** - computes the curvature, as its `basis` has it.
-    - **squares**, **along** - of directions (d, n): the model's variance of scores, and the row's curvature, along each."""
+    - **squares** - of directions (d, n): the model's variance of scores along each."""
 
-    score: Tree
+    score: jax.Array
     psi: jax.Array
     length: jax.Array
     is_clipped: jax.Array
     matrix: Callable[[], jax.Array]
     squares: Callable[[Numbers], jax.Array]
-    along: Callable[[Numbers], jax.Array]
 
 
-def scores_share(most_scores: float) -> float:
-    """Return the share of a curvature's cost that goes to the variance of scores; a sandwich's width depends on it."""
-    return 0.5 if np.isinf(most_scores) else 0.15
+def units(score_share: Scalar, most_scores: float) -> tuple[Scalar, Scalar, Scalar]:
+    """By what score, A and J of a look are multiplied, whose squares sum to 1. A sandwich's width depends on J."""
+    scores, rest = 0.5 if np.isinf(most_scores) else 0.15, 1.0 - score_share
+    xp = np if isinstance(score_share, float) else jnp
+    return xp.sqrt(score_share), xp.sqrt(rest * (1.0 - scores)), xp.sqrt(rest * scores)
 
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """The statistics of a row, each a function of (at, row, (public, key)). `gradient_of` and others in `_of` compute the same
-    from an `Influence`, lengths or curvatures that were already found, for `Joint`.
+    """The statistics of a row, each a function of (at, row, (public, key)).
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
     - **basis** - one of the same shapes as those that accesses have.
     - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight, in
-      [0, 1], after clipping: scores of the whole population still have mean zero.
+      [0, 1], after clipping: scores of the whole population still have mean zero, also where weights depend on responses.
     - **most_scores** - see `run_recipe`."""
 
     responses: Responses
@@ -133,8 +131,7 @@ class RowStatistics:
         factor = binary_factor(odds, jnp.sqrt(square), at.norm)
         squares = lambda directions: odds * (score @ directions) ** 2  # noqa: E731
         length, matrix = factor * odds * at.basis.length(score, square), lambda: factor * odds * at.basis.square(score)
-        along = lambda directions: factor * odds * (score @ directions) ** 2  # noqa: E731
-        return Influence(score, factor * score, length, factor < 1.0, matrix, squares, along)
+        return Influence(score, factor * score, length, factor < 1.0, matrix, squares)
 
     def members(self, at: At, row: Tree, public: Tree, key: jax.Array) -> Members:
         """The responses that a row could have given, and their scores; by parameters where these are few, see
@@ -192,95 +189,41 @@ class RowStatistics:
             through(scores[0]), through(psi[0]), length, squared_length(centred[0], gram) > norm**2, matrix,
             # Without the real response: signs of ranks must not depend on it.
             lambda directions: weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:]),
-            lambda directions: of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions)),
         )  # fmt: skip
 
-    def weight(self, row: Tree, length: jax.Array, bound: Scalar) -> jax.Array:
-        """Of what a row with a curvature of this length releases under a bound."""
-        return jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30)) * self._share(row)
+    def look(self, at: At, row: Tree, rest: Tree) -> Tree:
+        """psi / norm, isometric coordinates of w A / bound, and of psi psi' / norm^2 for the row's own response, by "score", "A"
+        and "J". Jointly at most 1 long: the first has the share `at.score_share` of the squared length, see `units`.
 
-    def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """A 1 among zeros (norm_histogram.SIZE,), of rows with missing values a mean of such: the bin of the log norm of the
-        row's own score; where `at` is `of_curvature`, that of its curvature over the squared norm (whose scale may be any),
-        scores clipped."""
-        of = lambda x: in_bin(jnp.where(at.of_curvature, x.length / at.norm**2, jnp.linalg.norm(x.score)))  # noqa: E731
-        return self._mean(of, at, row, rest)
-
-    def gradient(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """v psi of the row's own response, in units of the norm: (d,), at most 1 long."""
-        return self._mean(partial(self.gradient_of, at, row), at, row, rest)
-
-    def gradient_of(self, at: At, row: Tree, found: Influence) -> jax.Array:
-        return found.psi * (self.weight(row, found.length, at.score_bound) / at.norm)
-
-    def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """Isometric coordinates of w A / bound and of (v psi / norm)(v psi / norm)' for the row's own response. Jointly at most 1
-        long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the covariance of w
-        psi and the score given what is observed: the information that is missing (Louis 1982)."""
+        Of a row with missing values A is the mean of those of complete rows, less the covariance of w psi and the score given
+        what is observed: the information that is missing (Louis 1982)."""
+        weight = lambda found: jnp.minimum(1.0, at.curvature_bound / jnp.maximum(found.length, 1e-30))  # noqa: E731
         if not self.responses.missing:
-            return self.curvature_of(at, row, self._influence(at, row, rest))
+            found = self._influence(at, row, rest)
+            return self._scaled(at, row, found.psi, found.matrix() * weight(found))
         product = lambda psi, score: at.basis.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
 
         def of(found: Influence) -> Tree:
-            w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
-            return w * (found.matrix() - product(found.psi, found.score)), w * found.psi, found.score, v * found.psi
+            w = weight(found)
+            return w * (found.matrix() - product(found.psi, found.score)), w * found.psi, found.score, found.psi
 
-        matrix, psi, score, weighed = self._mean(of, at, row, rest)
-        return self._scaled(at, matrix + product(psi, score), weighed)
+        matrix, weighed, score, psi = self._mean(of, at, row, rest)
+        return self._scaled(at, row, psi, matrix + product(weighed, score))
 
-    def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
-        w, v = (self.weight(row, found.length, bound) for bound in (at.curvature_bound, at.score_bound))
-        return self._scaled(at, found.matrix() * w, found.psi * v)
+    def _scaled(self, at: At, row: Tree, psi: jax.Array, matrix: jax.Array) -> Tree:
+        unit, unit_a, unit_j = units(at.score_share, self.most_scores)
+        psi, matrix = psi * (self._share(row) / at.norm), matrix * (self._share(row) / at.curvature_bound)
+        return {"score": unit * psi, "A": unit_a * matrix, "J": unit_j * at.basis.outer(psi)}
 
     def unpacked(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
-        """Return a release of curvatures from the noisy sums of what `curvature` gives; `noise` is the sd of their noise."""
+        """Return a look from the noisy sums of what `look` gives; `noise` is the sd of their noise."""
         return total
 
-    def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
-        share = scores_share(self.most_scores)
-        outer = at.basis.outer(psi / at.norm)
-        return {"A": np.sqrt(1.0 - share) * (matrix / at.curvature_bound), "J": np.sqrt(share) * outer}
-
-    def sizes(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """The lengths of w A `halfway`, and at the point, in units of sqrt 2 times the bound: (2,)."""
-        assert at.halfway is not None
-        of = lambda found: self.sizes_of(at, row, found.length)  # noqa: E731
-        return jnp.stack([self._mean(of, at._replace(point=p), row, rest) for p in (at.halfway, at.point)])
-
-    def sizes_of(self, at: At, row: Tree, lengths: jax.Array) -> jax.Array:
-        return self._share(row) * jnp.minimum(lengths / at.curvature_bound, 1.0) / np.sqrt(2.0)
-
-    def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """Curvatures w E[psi s'] along directions, `along` (d, n): at the point, and each at its own two of the points
-        `sides` (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
-        alike, and the fourth is the first where that made it smaller, else 0."""
-
-        def curvatures(point: Numbers, directions: Numbers) -> Tree:
-            def of(found: Influence) -> Tree:
-                w = self.weight(row, found.length, at.curvature_bound)
-                psi, score = found.psi @ directions * w, found.score @ directions
-                return w * found.along(directions), psi, score, psi * score
-
-            along, psi, score, product = self._mean(of, at._replace(point=point), row, rest)
-            return along - (product - psi * score) if self.responses.missing else along
-
-        return self.sides_of(self._three_curvatures(at, curvatures))
-
-    @staticmethod
-    def _three_curvatures(at: At, curvatures: Callable[[Numbers, Numbers], jax.Array]) -> jax.Array:
-        """Curvatures of (point, directions), (3, n): along all directions at the point, and along each at its own two."""
-        assert at.along is not None
-        directions = jnp.tile(at.along.T[:, :, None], (2, 1, 1))
-        at_sides = lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
-        return jnp.concatenate([curvatures(at.point, at.along), at_sides]).reshape(3, -1)
-
-    @staticmethod
-    def sides_of(values: jax.Array) -> jax.Array:
-        values = jnp.clip(jnp.nan_to_num(values, nan=0.0), -1e6, 1e6)
-        longest = jnp.max(jnp.abs(values), axis=0)
-        values = values / jnp.maximum(longest, 1.0)
-        found = jnp.concatenate([values, jnp.where(longest > 1.0, values[:1], 0.0)])
-        return found.ravel() / np.sqrt(found.size)
+    def bins(self, at: At, row: Tree, rest: Tree) -> jax.Array:
+        """The row's weight among zeros in the bin of the norm of its own score, and in that of the root of its curvature's
+        length: (2, norm_histogram.SIZE), over sqrt 2. Of rows with missing values a mean of such."""
+        of = lambda x: jnp.stack([in_bin(jnp.linalg.norm(x.score)), in_bin(jnp.sqrt(x.length))])  # noqa: E731
+        return self._mean(of, at, row, rest) * (self._share(row) / np.sqrt(2.0))
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """How well the row fits, see `fit.numbers`; of a unit, its rows. In `directions` rows are compared."""
@@ -319,7 +262,7 @@ class RowStatistics:
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])
-        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(row, found.length, at.curvature_bound)))
+        speaks = jnp.all(jnp.isfinite(found.psi)) & jnp.isfinite(found.length * self._share(row))
         return flags, speaks, responses.is_outside(*situation)
 
     def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:

@@ -24,7 +24,9 @@ class _Bar:
                 getattr(self._bar, name)(*args, **kwargs)
             except Exception:
                 self._bar.disable = True
-                with suppress(Exception):  # tqdm keeps its lock where a display fails, and other threads would wait for it
+                with suppress(
+                    Exception
+                ):  # tqdm keeps its lock where a display fails, and other threads would wait for it
                     tqdm.get_lock().release()
 
         return call

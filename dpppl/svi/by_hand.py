@@ -11,6 +11,7 @@ from dpppl.access.clipping import Adaptive
 from dpppl.data.rows import of_one_process, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
+from dpppl.model.handlers import explained, failing_explained
 from dpppl.model.refusals import check_captured
 from dpppl.model.units import MASK
 from dpppl.randomness import keys
@@ -209,7 +210,8 @@ class SVIByHand(SVISettings):
         row = objective.split.row
         with TRACING:
             samples = objective.sample(params, keys.stream(key, "guide"), num_particles, public)
-            program = jax.make_jaxpr(is_correct)(row, (public, samples))
+            with failing_explained(objective.split.arguments.words, "function correct"), explained("function correct"):
+                program = jax.make_jaxpr(is_correct)(row, (public, samples))
             if shape := program.out_avals[0].shape:
                 raise ConfigurationError(
                     f"correct must return one number for a row, from 0 to 1, and returns shape {shape}: average over "

@@ -29,8 +29,7 @@ def learned_latents(
 
     "prior": the guide has the prior's spread and location; a point stayed at the prior's median, and no gradient could have
     moved it. "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of
-    the guide's sds, its optimum may be more than 1.2 of them away, the spread still grows (2.5 standard errors), or the frame
-    has the latent among the odd ones.
+    the guide's sds, its optimum may be more than 1.2 of them away, or the spread still grows (2.5 standard errors).
     The location is uncertain by the guide's variance times the standard error of the gradient's mean over the tail. The
     optimum is one Newton step away, at that mean plus its standard error. The curvature is (1 - g) / variance, with g the
     spread's gradient in the logarithm of the sd (Opper and Archambeau 2009)."""
@@ -42,9 +41,9 @@ def learned_latents(
     drawn, prior = run_once(draws, phi, jax.random.key(0), public), prior_draws(objective.split, public, False)
     both = gradients, _spread_gradients(objective, phi, gradients)
     places, spreads = (by_site(objective.guide, found) for found in both)
-    words, odd, is_all = dict[str, Array](), dict[str, Array](), True
+    words, is_all = dict[str, Array](), True
     if (metric := objective.metric) is not None:
-        places, odd = _along_the_covariance(metric, places), metric.split(metric.doubted)
+        places = _along_the_covariance(metric, places)
     for site, expected in prior.items():
         values = np.asarray(drawn[site], np.float64)
         words[site] = Learned.of(values, float(count), expected).words
@@ -58,7 +57,7 @@ def learned_latents(
         pull, error = _mean_and_error(gradient)
         if objective.metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
             error *= (2.0 / 3.0) ** 0.5
-        is_hidden = (spread * error > LARGEST_ERROR) | odd.get(site, False)
+        is_hidden = spread * error > LARGEST_ERROR
         if site in spreads:
             growth, growth_error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
             is_hidden |= growth > _GROWING * growth_error

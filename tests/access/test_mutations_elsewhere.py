@@ -107,7 +107,7 @@ MUTATIONS = [
     Mutation("rows of a run weighted by their place", SUM, "clip(statistics, mask)",
              "clip(jax.tree.map(lambda g: g * (1.0 + 1e-3 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
              "test_elsewhere_runs:test_rows_in_another_order_change_nothing", ("SVI",)),
-    Mutation("divided by one row less", "dpppl.runs.private_score:private_score", "charge, key, budget)) / arguments.num_rows", "charge, key, budget)) / (arguments.num_rows - 1)",
+    Mutation("divided by one row less", "dpppl.runs.private_score:private_score", "charge, key, budget) / arguments.num_rows", "charge, key, budget) / (arguments.num_rows - 1)",
              "test_elsewhere_runs:test_one_row_is_data_like_others", ("query",)),
     # Equal keys
     Mutation("sites of a run share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",

@@ -14,11 +14,11 @@ import dpppl
 from dpppl import accounting
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.accounting import GaussianEvent, planning
+from dpppl.accounting import GaussianEvent, looks
 from dpppl.contrib import plotting
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.settings import check_budget
-from dpppl.row_statistics.plan import default_plan
+from dpppl.row_statistics.plan import LATE, plan_of
 from dpppl.subsampling import FullBatch, Poisson
 
 
@@ -37,7 +37,7 @@ def test_every_option_costs_the_target_as_the_door_charges_it(plan):
     assert {o.method for o in plan.options} == {"NoiseAware", "DPSGLD", "DPSGHMC", "DPSGNHT", "SVI"}
     for option in plan.options:
         if option.method == "NoiseAware":  # its noise is 1 / mu of all accesses together
-            noise, subsampling = default_plan().noise_multipliers(option.noise_multiplier), FullBatch()
+            noise, subsampling = plan_of().noise_multipliers(option.noise_multiplier), FullBatch()
         else:
             noise = np.full(option.num_steps, option.noise_multiplier)
             subsampling = Poisson(option.rate) if option.rate < 1 else FullBatch()
@@ -59,9 +59,14 @@ def test_steps_and_times_are_those_of_the_kernels(plan):
 
 
 def test_what_is_said_of_noise_aware_is_its_own_plan():
-    own = default_plan()
-    share = sum(b.share for b in own.blocks if b.kind == "gradient") / sum(b.share for b in own.blocks)
-    assert own.num_accesses == planning.NOISE_AWARE_ACCESSES and 0.1 < planning.NOISE_AWARE_SHARE < share
+    """Its noise is more than that of its late scores alone: by half where the curvature is known."""
+    own, of_run = plan_of(True, 5, 20_000), looks.shares(5, 20_000)
+    late = [access for access in own.accesses[-LATE - 1 :] if access.kind == "look"]
+    assert own.num_accesses == looks.ACCESSES and sum(a.share for a in late) == pytest.approx(of_run.late)
+    assert {a.score_share for a in late} == {1.0 - of_run.curvature}
+    alone = 4.0 * 50.0**2 / (sum(a.share * a.score_share for a in late) * 20_000)
+    assert 1.5 * alone < looks.added_variance(5, 20_000, 50.0, 4.0)
+    assert looks.added_variance(5, 20_000, 50.0, 4e6) == pytest.approx(1.5e6 * alone, rel=1e-4)
 
 
 def test_subsampling_never_narrows_an_interval(plan):

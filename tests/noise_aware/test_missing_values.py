@@ -22,7 +22,8 @@ from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
 from dpppl.row_statistics.accesses import At, narrow, num_directions
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.matrices import from_vector
+from dpppl.row_statistics.statistics import RowStatistics, units
 
 TRUTH = np.array([-0.3, 0.5, 1.0, 0.0, 0.5, np.log(0.8)], np.float32)
 BINARY = np.array([-0.3, 0.5, 1.0, -0.2, 0.7], np.float32)
@@ -62,13 +63,13 @@ def simulated(count, seed=0, fill=np.nan, truth=TRUTH):
     return tuple(x.astype(np.float32) for x in (x1, np.where(ok, x2, fill))) + (ok, y.astype(np.float32))
 
 
-def released(kind, model, data, truth=TRUTH, norm=0.5, most=10**9, **changes):
-    """A statistic of each row at the truth, (N, ...); the numbers of rows start again at `most`."""
+def released(kind, model, data, truth=TRUTH, norm=0.5, bound=1.0, moved=0.0, most=10**9, **changes):
+    """A statistic of each row at the truth, or `moved` from it, (N, ...); the numbers of rows start again at `most`."""
     split = replace(split_model(model, data, {"size": len(truth)}), **changes)
     responses = Responses.of(split)
     size = len(truth)
     basis = Basis.of(np.ones(size), np.zeros((size, 0)), [np.arange(size)])
-    at = At(np.asarray(truth), norm, 1.0, basis, directions=np.eye(size, num_directions(size)), of_curvature=False)
+    at = At(np.asarray(truth) + moved, norm, bound, basis, directions=np.eye(size, num_directions(size)))
     rows, public = split.arrays(data, {"size": len(truth)})
     statistics = RowStatistics(responses, lambda point: {"z": point}, basis)
     key = jax.random.key(0, impl="threefry2x32")
@@ -78,8 +79,8 @@ def released(kind, model, data, truth=TRUTH, norm=0.5, most=10**9, **changes):
 
 
 def gradients(model, data, truth=TRUTH, **changes):
-    """Clipped, centred scores at the truth, (N, d)."""
-    return released("gradient", model, data, truth, **changes)
+    """Clipped, centred scores at the truth in units of the norm, (N, d)."""
+    return released("look", model, data, truth, **changes)["score"] / np.sqrt(0.7)
 
 
 def largest_t(psi):
@@ -136,6 +137,17 @@ def test_scores_are_centred_although_missingness_depends_on_the_response():
 
 
 @pytest.mark.slow
+def test_the_curvature_of_incomplete_rows_is_the_slope_of_their_scores():
+    """By finite differences along one direction, over 6,000 rows of which a quarter lack a value, within 5 % (standard error 2 %)."""
+    data, along = simulated(6_000, seed=1), np.array([0.4, 0.4, 0.5, 0.4, 0.4, 0.3], np.float32)
+    unit, unit_a, _ = map(float, units(0.7, 1.0))
+    sums = [released("look", model, data, moved=d * along)["score"].sum(axis=0) for d in (-0.1, 0.1)]
+    slope = -along @ (sums[1] - sums[0]) / 0.2 * 0.5 / unit
+    total = released("look", model, data, bound=50.0)["A"].astype(float).sum(axis=0) * 50.0 / unit_a
+    assert along @ from_vector(total, 6) @ along == pytest.approx(slope, rel=0.05)
+
+
+@pytest.mark.slow
 def test_a_binary_covariate_is_summed_out():
     data = simulated(12_000, seed=2, fill=0.0, truth=BINARY)
     data = (data[0], data[1].astype(np.int32), *data[2:])
@@ -184,7 +196,7 @@ def test_rows_that_say_nothing_are_in_the_bin_of_those_not_finite(monkeypatch):
     """A response outside the support, and values that are not finite, with and without a missing value. Mutant: such scores count as 0."""
     x1, x2, y = np.array([[0.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.5, 0.2, 1.0]], np.float32).T
     data = np.tile(x1, 2), np.tile(x2, 2), np.repeat([True, False], 3), np.tile(y, 2)
-    bins = lambda: np.argmax(released("bin", model, data), axis=1)  # noqa: E731
+    bins = lambda: np.argmax(released("bins", model, data)[:, 0], axis=1)  # noqa: E731
     assert ((bins() == MISSING) == [True, True, False] * 2).all()
     right = RowStatistics.drawn_influence
 

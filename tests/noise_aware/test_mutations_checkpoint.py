@@ -14,7 +14,7 @@ SETTINGS, ARGUMENTS = (lambda name=name: test_checkpoint.OTHERS[name] for name i
 bug = functools.partial(Mutation, arguments=FIXTURES, cached=False)
 
 MUTATIONS = [
-    bug("accesses are charged as if each were the first", ASKED, "self.before(done + repeats)", "self.before(repeats)", GOES_ON),
+    bug("accesses are charged as if each were the first", ASKED, "self.before(done + 1)", "self.before(1)", GOES_ON),
     bug("what is replayed is asked again", ASKED, "if place < len(kept):", "if False:", GOES_ON),
     bug("a resumed run counts beside itself", RUN, "bound.split.num_rows, run.run_id)", "bound.split.num_rows)", GOES_ON),
     bug("the file stays", RUN, 'opened.processes.enter("end", run.forget)', "pass", GOES_ON),

@@ -2,6 +2,8 @@
 
 import functools
 
+import test_looks
+import test_noise_aware
 from test_mutations import Mutation, planted
 
 from dpppl.noise_aware.measured import Pull
@@ -19,7 +21,7 @@ UNLIKELY, CERTAIN = (
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
 ENDED = "do not read: the model does not fit where the run ended"
-SIDES, RELEASE = "dpppl.noise_aware.sides:", "dpppl.noise_aware.curvature:ReleasedCurvature."
+RECIPE, RELEASE = "dpppl.noise_aware.recipe:", "dpppl.noise_aware.curvature:ReleasedCurvature."
 CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
 LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
 NEAREST = "test_sandwich:test_dispersion_is_the_nearest_multiple_of_the_curvature"
@@ -27,10 +29,11 @@ SCORES, NONE = (
     "test_parameters:test_scores_are_those_of_jax",
     "test_parameters:test_no_parameters_where_as_many_numbers_enter_as_latents",
 )
-WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
+LOOKS, ROWS = "test_looks:", "dpppl.row_statistics.statistics:"
+SLOPE = "test_noise_aware:test_a_rows_curvature_is_the_slope_of_its_expected_score"
+BINARY = (lambda: test_noise_aware.model, 0.5)
 PULL = "test_pull:test_a_right_prior_expects_what_the_data_say_and_a_wrong_one_does_not"
 MOVED = "test_pull:test_the_pull_is_the_distance_to_the_likelihood"
-NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 RESPONSES = "dpppl.model.responses:Responses."
 TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
 SAMPLER, NARROW = "dpppl.noise_aware.posterior:Sampler.", "dpppl.noise_aware.posterior:Narrow."
@@ -67,15 +70,11 @@ MUTATIONS = [
         "np.linspace(0.0, 1.0, len(s))", OWN, (0.25, "monkeypatch")),
     bug("fewer outliers than expected count", f"{CHECKS}against", "max(share / std, 0.0)", "(share / std)",
         CHANCE, (lambda: {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)},)),
-    bug("latents that the data bound on one side are not told", f"{CHECKS}one_sided", "min(widths) < 1.0", "False",
-        FOUND, (lambda: {"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches")),
     bug("many comparisons count as one", f"{CHECKS}against", "link_chance / count", "link_chance",
         CHANCE, (lambda: {"link": ("w[0]", 0.1, 9.0, 4)},)),
     bug("outliers that may be noise", f"{NUMBERS}Measured.has_impossible", "and share >= STANDS_OUT * std", "",
         CHANCE, (lambda: {"impossible": (0.01, 0.004)},)),
-    bug("stages are compared the wrong way round", f"{CHECKS}of_stages", "before - after", "after - before",
-        FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
-    bug("directions that noise hides are not told", f"{CHECKS}of_stages", "run.resolved >= least_resolved", "True",
+    bug("directions that noise hides are not told", f"{CHECKS}of_looks", "run.resolved >= least_resolved", "True",
         FOUND, (lambda: {"resolved": 0.6}, "read with care: noise hides the directions")),
     bug("missing rows count by their share alone", "dpppl.findings.counted_rows:stands_out", "max(SHARE, STANDS_OUT * std)", "SHARE",
         CHANCE, (lambda: {"outside": 0.02},)),
@@ -113,27 +112,15 @@ MUTATIONS = [
     bug("a skewness that harms nothing", f"{CHECKS}against", " and run.harm[2] >= LEAST_HARM", "",
         CHANCE, (lambda: {"skew": (0.1, 60.0), "harm": (0.0, 0.0, 0.9)},)),
     bug("harm that does not grow with the rows", f"{FIT}Fit.from_sums", "np.sqrt(num_rows * x)", "np.sqrt(x)", SUMS),
-    bug("the prior bounds nothing", f"{SIDES}widths", "1.0 - learned + learned", "learned", WIDTHS),
-    bug("below is above", f"{SIDES}widths", "curvatures[1:3]", "curvatures[2:0:-1]", WIDTHS),
-    bug("rare covariates are one-sided", f"{SIDES}expected_at_sides", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
-    bug("sides are not compared with each other", f"{SIDES}widths", "narrow > NOTABLE_RATIO**2 * wide", "False", WIDTHS),
-    bug("sides that noise hides are not told", f"{CHECKS}one_sided", "run.side_noise > MOST_SIDE_NOISE", "False",
-        FOUND, (lambda: {"side_noise": 1.9}, "noise is 1.9 times")),
     bug("the prior's pull is not told", f"{CHECKS}conflict", "is_pulled = chance < LEAST_CHANCE and moved >= LEAST_HARM", "is_pulled = False",
         FOUND, (lambda: {"pull": Pull(1e-4, 3.0, "w[0]")}, "moves 'w[0]' by 3.0 posterior sd")),
-    bug("a pull that nothing can check is read", f"{CHECKS}conflict", "unsure = run.side_noise > MOST_SIDE_NOISE and", "unsure = False and",
-        FOUND, (lambda: {"pull": Pull(1e-4, 3.0, "w[0]"), "side_noise": 1.9}, "do not read: the prior has latents")),
     bug("means under the prior scatter as latents do", f"{NUMBERS}Pull.of", " / (1.0 - left[is_learned])", "", PULL),
     bug("directions under the prior are not turned", f"{NUMBERS}Pull.of", "vectors.T @ inverse @ off", "inverse @ off", PULL),
     bug("the prior's own scales", f"{NUMBERS}Pull.of", "root @ vectors @ pulled", "vectors @ pulled", MOVED),
     bug("heavy tails are a normal prior's", "dpppl.row_statistics.coordinates:_are_normal", "& (np.abs(np.mean(z**4, axis=0) - 3.0) < 0.3)", "",
         "test_pull:test_only_normal_priors_are_compared"),
-    bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
-    bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
     bug("curvatures are as long as their blocks", "dpppl.row_statistics.basis:Basis.length_of_product", ", 0.0) + off_block)", ", 0.0))",
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
-    bug("curvatures at two points count alike", f"{RELEASE}combined", "if largest > noise *", "if largest < 0.0 *",
-        "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),
     bug("ranks of a light row count in full", f"{FIT}assembled", "FIT * moments * share", "FIT * moments", LIGHT),
     bug("ranks by value of a light row count in full", f"{FIT}assembled", "by_value * share", "by_value", LIGHT),
     bug("variances of a light row count by its weight", f"{FIT}assembled", "share**2 *", "share *", LIGHT),
@@ -149,6 +136,29 @@ MUTATIONS = [
         TWO_PARTS, ("hurdle",)),
     bug("masked answers count once for each value", f"{RESPONSES}__call__", "if self.has_gaps:", "if not self.has_gaps:",
         TWO_PARTS, ("two answers",)),
+    bug("scores that scatter are not told", f"{CHECKS}unfinished", "not run.chi_squared <", "not 0.0 <",
+        FOUND, (lambda: {"chi_squared": 2.8, "degrees": 16}, "do not read: scores scatter 2.80")),
+    bug("looks that disagree are not told", f"{CHECKS}of_looks", "max(run.agreement, run.arrival) >= skewed_disagreement", "False",
+        FOUND, (lambda: {"agreement": 5.0}, "read with care: the late looks disagree")),
+    bug("curvatures of looks count alike", f"{RELEASE}mean", "** -2.0", "** 0.0",
+        "test_noise_aware_curvature:test_releases_are_averaged_by_their_noise"),
+    bug("scores of long curvatures are weighed down", f"{ROWS}RowStatistics.look", "found.psi, found.matrix()", "found.psi * weight(found), found.matrix()",
+        SLOPE, BINARY),
+    bug("a survey weight counts twice in a curvature", f"{ROWS}Influence.weighted", "matrix() / unit", "matrix()", SLOPE, BINARY),
+    bug("squares of scores beyond what is paid for", f"{ROWS}units", "xp.sqrt(rest * scores)", "xp.sqrt(rest)",
+        "test_look_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
+    bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score) / unit", "",
+        "test_missing_values:test_the_curvature_of_incomplete_rows_is_the_slope_of_their_scores"),
+    bug("a line forgets where its look was", f"{RECIPE}Line.with_look", "look.scores + times(h, at)", "look.scores",
+        f"{LOOKS}test_a_line_is_kalmans_filter_where_slopes_are_known", ("monkeypatch",)),
+    bug("slopes are known far away", f"{RECIPE}Line._spread_by", "1.0 + by *", "1.0 + 0.0 *",
+        f"{LOOKS}test_where_the_mean_moves_far_its_slope_is_in_error"),
+    bug("rows sample nothing", f"{RECIPE}Line.posterior", "_spread_by(1.0)", "_spread_by(0.0)",
+        f"{LOOKS}test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is"),
+    bug("a pull in other coordinates is a place", f"{RECIPE}Line.carried", "pull = times(root,", "pull = times(basis.inverse,",
+        f"{LOOKS}test_a_line_says_the_same_in_other_coordinates", (lambda: test_looks.full(6),)),
+    bug("one norm for misfits and none", "dpppl.noise_aware.bounds:chosen_norm", "expected.squared_harm *", "0.0 *",
+        "test_bounds:test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least", (30.0, "monkeypatch")),
     bug("as if at the truth", f"{FIT}Fit.from_sums", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip
 

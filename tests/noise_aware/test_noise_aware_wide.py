@@ -7,22 +7,24 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from test_noise_aware import Bench, split_rows
 from test_noise_aware import model as logistic
 
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
+from dpppl.access.norm_histogram import SIZE
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, runner
+from dpppl.noise_aware import curvature, posterior, runner
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.row_statistics import releases
-from dpppl.row_statistics.accesses import At, narrow
+from dpppl.row_statistics.accesses import At, Kind, narrow
 from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Coordinates, Prior
-from dpppl.row_statistics.plan import wide_plan
-from dpppl.row_statistics.statistics import RowStatistics
+from dpppl.row_statistics.plan import plan_of
+from dpppl.row_statistics.statistics import RowStatistics, units
 
 DIMENSION, NUM_ROWS = 220, 3_000
 
@@ -132,15 +134,15 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
         found = []
         for at in (blocks, blocks._replace(basis=whole)):
             statistics = RowStatistics(Responses.of(split), coordinates.latents, at.basis)
-            asked = jax.jit(lambda at, row, s=statistics: (s.gradient(at, row, rest), s.curvature(at, row, rest)))
+            asked = jax.jit(lambda at, row, s=statistics: s.look(at, row, rest))
             for bound in (1e3, 0.05):
                 at32 = narrow(at._replace(curvature_bound=bound))
                 found.append(asked(at32, row))
-                values = np.concatenate([np.ravel(v) for v in found[-1][1].values()])
+                values = np.concatenate([np.ravel(v) for v in found[-1].values()])
                 assert np.linalg.norm(values) <= 1.0 + 1e-5
-        (psi, ours), _, (full_psi, theirs), _ = found
-        np.testing.assert_allclose(psi, full_psi, atol=1e-5)
-        for kind, scale in (("A", 1e3 / np.sqrt(0.85)), ("J", 1.0)):
+        ours, _, theirs, _ = found
+        np.testing.assert_allclose(ours["score"], theirs["score"], atol=1e-5)
+        for kind, scale in (("A", 1e3 / units(blocks.score_share, 1.0)[1]), ("J", 1.0)):
             full = curvature.from_vector(np.asarray(theirs[kind], np.float64), dimension) * scale
             padded = np.pad(full, (0, 1))
             expected = np.concatenate(
@@ -173,46 +175,28 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
     y[2] = 7  # no class of the model
     split = split_model(categorical, (x, y), {})
     basis, at = in_blocks(dimension, rng)
-    at = narrow(at._replace(curvature_bound=0.3, halfway=at.point / 2.0))
+    at = narrow(at._replace(curvature_bound=0.3))
     rows = dict(zip(sorted(split.placeholder_rows()), (x, y))) | {ROW_NUMBER: np.arange(10, dtype=np.int32)}
     found, rest = [], ({}, jax.random.key(0))
     for kind in (RowStatistics, ByScores):
         row = kind(Responses.of(split), Coordinates.of(split).latents, basis)
-        asked = jax.vmap(lambda r, row=row: [ask(at, r, rest) for ask in (row.gradient, row.curvature, row.sizes)])
+        asked = jax.vmap(lambda r, row=row: [*row.look(at, r, rest).values(), row.bins(at, r, rest).ravel()])
         found.append([np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(asked)(rows))])
     for ours, theirs in zip(*found):
         lengths = np.linalg.norm(ours, axis=1)
         np.testing.assert_allclose(lengths, np.linalg.norm(theirs, axis=1), rtol=1e-4)
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
-        assert np.all(np.isnan(lengths) | (lengths <= 1.0 + 1e-5)) and np.all(np.isnan(lengths[[2, 8, 9]]))
-        assert np.isnan(lengths).sum() == 3
+        is_bins = ours.shape[1] == 2 * SIZE  # where rows of no score are counted
+        assert np.array_equal(np.flatnonzero(np.isnan(lengths)), [] if is_bins else [2, 8, 9])
+    assert np.nanmax(np.sum([np.linalg.norm(part, axis=1) ** 2 for part in found[0][:3]], axis=0)) <= 1.0 + 1e-5
 
 
 # A run
 
 
-class Wide:
-    """The programs of one model, compiled once."""
-
-    def __init__(self, model, args):
-        split = split_model(model, args, {})
-        self.coordinates = Coordinates.of(split)
-        self.rows, self.public = split.arrays(args, {})
-        self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.first())
-        self.key = dpppl.randomness.keys.as_key(np.arange(8, dtype=np.uint32))
-        self.programs = releases.prepared(statistics, self.key, self.rows, self.public, DIMENSION)
-
-    def run(self, args, mu):
-        rows = self.coordinates.split.arrays(args, {})[0]
-        key = dpppl.randomness.keys.stream(self.key, "test")
-        ask = releases.Accesses(self.programs, key, rows, self.public, lambda count: None).asker()
-        return recipe.run_recipe(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
-
-
 @functools.cache
 def bench():
-    return Wide(logistic, dummies(0)[:2])
+    return Bench(logistic, dummies(0)[:2])
 
 
 @pytest.mark.slow
@@ -224,8 +208,8 @@ def test_a_wide_run_costs_what_was_planned_and_says_what_it_released(monkeypatch
     report = found.privacy_report()
     assert report.status == "complete" and report.epsilon == pytest.approx(planned.epsilon, rel=1e-6)
     assert 0.99 < report.epsilon <= 1.0 and report.num_accesses <= planned.num_accesses
-    assert found.budget.charged[0].num_steps == wide_plan().num_accesses
-    assert dict(report.rows())["accesses"].startswith(f"{wide_plan().num_accesses} a run")
+    assert found.budget.charged[0].num_steps == plan_of().num_accesses
+    assert dict(report.rows())["accesses"].startswith(f"{plan_of().num_accesses} a run")
     assert dict(report.rows())["curvature"].startswith(
         "blocks of at most 110 coordinates; correlations between them are not"
     )
@@ -241,7 +225,7 @@ def test_noise_is_that_of_the_charge():
     at = At(np.zeros(DIMENSION), 1.0, 1.0, found.prior.first())
     zero = jax.tree.map(np.zeros_like, found.rows)
     ask = releases.Accesses(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
-    drawn = np.concatenate([np.ravel(v) for _ in range(2) for v in ask("curvature", at, 1e4).values()])
+    drawn = np.concatenate([np.ravel(v) for _ in range(2) for v in ask(Kind.LOOK, at, 1e4).values()])
     assert len(np.unique(drawn)) > 0.99 * drawn.size
     assert np.std(drawn) == pytest.approx(1e4, rel=0.02)
 
@@ -260,7 +244,7 @@ def test_more_than_ten_thousand_coordinates_are_refused_before_anything_is_charg
 
 @functools.cache
 def found_at_three():
-    return bench().run(dummies(2)[:2], 3.0)[-1]
+    return bench().run(split_rows(bench(), dummies(2)[:2]), 0, 3.0)
 
 
 @pytest.mark.slow
@@ -295,7 +279,7 @@ def test_nuts_samples_the_exact_prior_times_the_surrogate(monkeypatch):
     for values in (own["w"], drawn["w"]):
         z = (values.mean(axis=0) - mean) / np.sqrt(variance)
         assert np.sqrt(np.mean(z**2)) < 0.1
-        assert np.mean(values.var(axis=0) / variance) == pytest.approx(1.0, rel=0.1)
+        assert np.mean(values.var(axis=0) / variance) == pytest.approx(1.0, rel=0.13)
 
 
 def test_weights_of_draws_leave_out_what_fills_blocks_up():

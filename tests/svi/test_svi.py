@@ -368,9 +368,11 @@ def test_an_epoch_of_a_partition_is_one_event_and_a_resumed_one_another():
 
 def test_settings_are_fixed():
     svi = make()
-    for name, value in {"noise_multiplier": 200.0, "mechanism": svi.mechanism, "num_particles": 3}.items():
+    for name, value in {"noise_multiplier": 200.0, "num_particles": 3}.items():
         with pytest.raises(dpppl.ConfigurationError, match=f"{name} is a setting of this SVI, fixed when it was made"):
             setattr(svi, name, value)
+    with pytest.raises(dpppl.ConfigurationError, match="mechanism of this SVI follows from its settings"):
+        svi.mechanism = svi.mechanism
 
 
 @pytest.mark.slow
