@@ -343,7 +343,7 @@ MUTATIONS = [
     Mutation("noise on one side of the diagonal", "dpppl.row_statistics.matrices:isometric", "np.sqrt(2.0)", "1.0",
              "test_noise_aware:test_a_rows_curvature_is_the_slope_of_its_expected_score", (lambda: test_noise_aware.model, None)),
     Mutation("a bound shared by curvature and scores", "dpppl.row_statistics.statistics:RowStatistics._scaled",
-             "psi / at.norm", "psi / at.curvature_bound",
+             "self._share(row) / at.norm", "self._share(row) / at.curvature_bound",
              "test_noise_aware:test_a_rows_curvature_is_the_slope_of_its_expected_score", (lambda: test_noise_aware.model, None)),
     Mutation("two histograms as if they were one", "dpppl.row_statistics.statistics:RowStatistics.bins", "/ np.sqrt(2.0)", "",
              "test_noise_aware:test_a_rows_curvature_is_the_slope_of_its_expected_score", (lambda: test_noise_aware.model, None)),

@@ -144,7 +144,7 @@ MUTATIONS = [
         "test_noise_aware_curvature:test_releases_are_averaged_by_their_noise"),
     bug("scores of long curvatures are weighed down", f"{ROWS}RowStatistics.look", "found.psi, found.matrix()", "found.psi * weight(found), found.matrix()",
         SLOPE, BINARY),
-    bug("a survey weight counts twice in a curvature", f"{ROWS}Influence.weighted", "matrix() / unit", "matrix()", SLOPE, BINARY),
+    bug("a survey weight counts twice in a curvature", f"{ROWS}RowStatistics._scaled", "matrix * (self._share(row)", "matrix * (self._share(row) ** 2", SLOPE, BINARY),
     bug("squares of scores beyond what is paid for", f"{ROWS}units", "xp.sqrt(rest * scores)", "xp.sqrt(rest)",
         "test_look_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
     bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score) / unit", "",

@@ -163,13 +163,13 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score(model, weight):
                 np.testing.assert_allclose(a, (slope + slope.T) / 2, atol=2e-3)
                 np.testing.assert_allclose(j, np.outer(one, one), atol=1e-5)
             size = np.linalg.norm(found[0][1])
-            short = at._replace(curvature_bound=np.float32(0.3 * size))
+            short = at._replace(curvature_bound=np.float32(0.3 * size / share))
             cut = parts(look(short, row), short)
             np.testing.assert_allclose(cut[1], 0.3 * parts(look(at, row), at)[1], atol=2e-3)
             np.testing.assert_allclose(cut[0], parts(look(at, row), at)[0], atol=1e-6)
             both = np.asarray(bins(at, row))
             assert np.count_nonzero(both) == 2
-            lengths = share * float(own(at, row)), np.sqrt(size)
+            lengths = float(own(at, row)), np.sqrt(size / share)
             assert np.argmax(both, axis=1).tolist() == [np.floor(np.log2(x)) - LOWEST for x in lengths]
             norms = [length(f(each, row)) for f in (look, bins, scalars) for each in (at, short)]
             assert max(norms) <= 1.0 + 1e-5
