@@ -147,7 +147,7 @@ MUTATIONS = [
     bug("a survey weight counts twice in a curvature", f"{ROWS}RowStatistics._scaled", "matrix * (self._share(row)", "matrix * (self._share(row) ** 2", SLOPE, BINARY),
     bug("squares of scores beyond what is paid for", f"{ROWS}units", "xp.sqrt(rest * scores)", "xp.sqrt(rest)",
         "test_look_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
-    bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score) / unit", "",
+    bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score)", "",
         "test_missing_values:test_the_curvature_of_incomplete_rows_is_the_slope_of_their_scores"),
     bug("a line forgets where its look was", f"{RECIPE}Line.with_look", "look.scores + times(h, at)", "look.scores",
         f"{LOOKS}test_a_line_is_kalmans_filter_where_slopes_are_known", ("monkeypatch",)),
