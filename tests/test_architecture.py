@@ -161,12 +161,12 @@ def test_no_files_import_each_other_in_a_circle():
 
 ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 754, 600),
-    "privacy": ("accounting ledger", 3_811, 3_000),
+    "privacy": ("accounting ledger", 3_809, 3_000),
     "randomness": ("randomness subsampling", 1_132, 1_100),
     "data": ("data", 1_664, 900),
     "model": ("model", 4_570, 2_700),
     "proof": ("information_flow jaxprs", 1_744, 1_300),
-    "access": ("access row_program", 3_299, 1_700),
+    "access": ("access row_program", 3_304, 1_700),
     "session": ("runs processes", 2_649, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 486, 404),
@@ -174,8 +174,8 @@ ROOMS = {
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_659, 1_400),
     "svi": ("svi", 2_536, 1_400),
-    "row_statistics": ("row_statistics", 1_610, 700),
-    "noise_aware": ("noise_aware", 2_499, 900),
+    "row_statistics": ("row_statistics", 1_607, 700),
+    "noise_aware": ("noise_aware", 2_496, 900),
     "contrib": ("contrib", 4_025, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

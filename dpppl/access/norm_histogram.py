@@ -146,6 +146,11 @@ class Norms:
         return float(2.0 ** np.interp(probability, below / below[-1], self.edges))
 
     @property
+    def longest(self) -> float:
+        """The longest norm that noise has not made up."""
+        return self.quantile(max(0.5, 1.0 - self.unseen))
+
+    @property
     def are_hidden(self) -> bool:
         """Whether noise has drowned the counts, so that the norms are those that were expected."""
         return not self.error < 1.0

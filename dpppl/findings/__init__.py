@@ -4,6 +4,6 @@ A method's record of a run yields findings; `verdict.Verdict` ranks them, and ma
 
     verdict       a Finding, the one order of precedence, and the Verdict of a run: its line, refusals, words by site
     counted_rows  clipped rows and rows that do not inform a posterior, from noised counts
-    directions    latents that are known only together, and those of the least known direction
+    directions    latents that are known only together
     learned       how much the data informed each element, and which elements depend on others
 """

@@ -33,7 +33,7 @@ class Bounds:
 
 
 class Expected(NamedTuple):
-    """Expected of looks before their bounds are chosen.
+    """Numbers that are expected of looks before their bounds are chosen.
 
     - **noise** - the noise multiplier of all of them together.
     - **curvature**, **covariance** - of u, (k, b, b), from looks before (None in the first), and the prior's.
@@ -50,7 +50,7 @@ class Expected(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The word of histograms.
+    """The bounds that histograms give.
 
     - **at** - where looks are made, with their bounds.
     - **cut** - the part of scores that the norm clips, over scores, by root mean squares.
@@ -77,7 +77,7 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
     # A row's curvature is a clipped score by one about as long: its bound makes least error, by noise and by what it cuts off.
     roots = Norms.fitted(counts[1], noise, num_rows, where)
     dimension, width = len(at.point), at.basis.roots.shape[1]
-    believed = np.minimum(roots.middles, roots.quantile(max(0.5, 1.0 - roots.unseen)))
+    believed = np.minimum(roots.middles, roots.longest)
     lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
     kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
     error = (
@@ -93,8 +93,7 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     at = at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT))
-    longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
-    uneven = norms.mean(lambda x: np.minimum(x, longest) ** 2) / norms.quantile(0.5) ** 2
+    uneven = norms.mean(lambda x: np.minimum(x, norms.longest) ** 2) / norms.quantile(0.5) ** 2
     return Found(at, float(np.sqrt(left)), uneven)
 
 
@@ -115,7 +114,7 @@ def chosen_norm(
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_FIRST[0] + (_FIRST[1] - _FIRST[0]) / (1.0 + per_row * noise))
     candidates = 2.0 ** norms.edges[1:]
-    longest = norms.quantile(max(0.5, 1.0 - norms.unseen))
+    longest = norms.longest
     seen = np.minimum(norms.middles, longest)
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass

@@ -116,13 +116,11 @@ class Line(NamedTuple):
         mean, spread = self.posterior(covariance)
         curvature = weights[0] * own.curvature + weights[1] * scale * self.curvature
         line = self._replace(curvature=curvature, floor=_FLOOR * error)
-        h = line.slope
         values, vectors = eigh(curvature)
+        floored = np.maximum(values, line.floor)
         known = np.maximum(values, 0.0) ** 3 / (values**2 + error**2)  # of a slope that noise hides little
-        root, gain = (
-            (vectors * x[:, None, :]) @ vectors.swapaxes(1, 2)
-            for x in (known, known**2 / np.maximum(values, line.floor))
-        )
+        of = lambda x: (vectors * x[:, None, :]) @ vectors.swapaxes(1, 2)  # noqa: E731
+        h, root, gain = self.basis.real(of(floored)), of(known), of(known**2 / floored)
         told = times(gain, look.scores + times(h, at))
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
             reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()

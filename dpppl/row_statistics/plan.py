@@ -46,11 +46,8 @@ class Plan:
 def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> Plan:
     """Looks of growing shares, histograms before some of them where bounds are to be found, and scalars before the late looks,
     for these bounds, and at the end. See `accounting.looks.shares`."""
-    of_run, early, late = (
-        shares(dimension, num_rows, has_bins),
-        _GROWTH ** np.arange(EARLY),
-        _LATE_GROWTH ** np.arange(LATE),
-    )
+    of_run = shares(dimension, num_rows, has_bins)
+    early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
     of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
     looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
     looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
