@@ -42,7 +42,10 @@ RELAXATIONS = 35.0
 """Relaxation times that samples are to span: privacy moves a mean by .24 posterior sds, and changes a width by an eighth."""
 _MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
 _MOST_SQUARED = 16.0  # squared norms over those of white coordinates; about 7 where counts are overdispersed
-_NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
+_NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
+_UNSURE, _HIDDEN, _WIDER = 2.0, 3.0, 5.0
+"""Standard errors of the curvature that a frame adds to it, and that noise may have made; and how much wider a latent's sd may be
+without these, before its scale is unknown."""
 _NEGLIGIBLE = 0.1
 """Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 
@@ -122,8 +125,8 @@ class Locator:
         fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
             shapes = {site: bound.split.latents[site].shape for site in sites}
-            centre, root, information = _normal(stage, self.prior)
-            return Metric(shapes, centre, root, information=information, fit=fit)
+            centre, root, information, unknown = _normal(stage, self.prior)
+            return Metric(shapes, centre, root, information=information, fit=fit, unknown=unknown)
         law = stage.surrogate
         law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
         mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")
@@ -138,22 +141,29 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
-def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
+def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
     """The posterior mean of a stage; the root of the covariance that goes with its curvature: no direction is worse than the
-    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; and the trace of the
-    curvature where this covariance is white.
+    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; the trace of the
+    curvature where this covariance is white; and the latents whose scale noise hides, (d,).
 
     A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
     is what clipping and noise may hide of it."""
     basis, place, law = stage.surrogate.basis, stage.surrogate.basis.layout.place, stage.surrogate.curvature
     root, width = root_of(basis.covariance_of_u(prior.covariance(basis))), law.vectors.shape[-2]
-    unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
+    unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width) * np.eye(width)
     information = unsaturated(positive_part(law.mean), law.ratio)
-    found = posterior_covariance(information + _UNSURE * unsure * np.eye(width), root)
-    spread = basis.covariance_of_latents(found)[0]
-    covariance = spread[np.ix_(place, place)] * np.outer(basis.scales, basis.scales)
-    root = np.linalg.cholesky((covariance + covariance.T) / 2.0)
-    return stage.belief.mean, root, float(np.sum(information * found))
+
+    def covariance_of(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The posterior covariance of u, and of latents, where the likelihood has this curvature."""
+        found = posterior_covariance(h, root)
+        spread = basis.covariance_of_latents(found)[0]
+        covariance = spread[np.ix_(place, place)] * np.outer(basis.scales, basis.scales)
+        return found, (covariance + covariance.T) / 2.0
+
+    found, narrow = covariance_of(information + _UNSURE * unsure)
+    wide = covariance_of(positive_part(information - _HIDDEN * unsure))[1]
+    unknown = np.diag(wide) > _WIDER**2 * np.diag(narrow)
+    return stage.belief.mean, np.linalg.cholesky(narrow), float(np.sum(information * found)), unknown
 
 
 def locator(

@@ -34,7 +34,8 @@ class Metric:
     - **information** - the trace of the likelihood's curvature in u; None: 1 for each latent.
     - **informed** - the share of the information that clipped scores hold, as far as the histogram of norms shows it.
     - **cut** - the part of scores that was clipped, over scores, by root mean squares.
-    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such."""
+    - **fit** - NoiseAware's verdict on the accesses that the frame came from, None without such.
+    - **unknown** - the latents whose scale noise hid from the frame, (d,); None: none of them."""
 
     shapes: Mapping[str, tuple[int, ...]]
     centre: Array
@@ -44,6 +45,7 @@ class Metric:
     informed: float = 1.0
     cut: float = 0.0
     fit: Verdict | None = None
+    unknown: Array | None = None
 
     @cached_property
     def inverse(self) -> Array:
@@ -105,6 +107,11 @@ class Metric:
         flat = np.concatenate([np.ravel(values[site]) for site in self.shapes]).astype(float)
         shares = self.root**2 / np.sum(self.root**2, axis=1, keepdims=True)
         return self.split(np.min(np.where(shares > _SHARE, flat, np.inf), axis=1))
+
+    def hides(self, site: str) -> Array:
+        """Which elements of a latent are `unknown`."""
+        unknown = np.zeros(len(self.centre), bool) if self.unknown is None else self.unknown
+        return np.asarray(self.split(unknown)[site])
 
     def vector(self, z: Tree) -> jax.Array:
         """The vectors (..., d) of values by site."""

@@ -86,7 +86,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
         symmetric = symmetries(split, coordinates.draws, responses, public)
         unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
-    return BoundModel(
-        split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
-        constrain=constrain, unnamed=unnamed, codes=codes(split), poisson=poisson_sites(split),
-    )  # fmt: skip
+        return BoundModel(
+            split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
+            constrain=constrain, unnamed=unnamed, codes=codes(split), poisson=poisson_sites(split),
+        )  # fmt: skip

@@ -55,13 +55,15 @@ def learned_latents(
         gradient = gradient.reshape(len(gradient), *expected.shape[1:])
         spread = np.std(values, axis=0)
         pull, error = _mean_and_error(gradient)
-        if objective.metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
+        if metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
             error *= (2.0 / 3.0) ** 0.5
         is_hidden = spread * error > LARGEST_ERROR
+        if metric is not None:
+            is_hidden |= metric.hides(site)
         if site in spreads:
             growth, growth_error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
             is_hidden |= growth > _GROWING * growth_error
-            own = error if objective.metric is None else 0.0  # else noise in the pull is that in the location
+            own = error if metric is None else 0.0  # else noise in the pull is that in the location
             step = spread * (np.abs(pull) + own) / np.maximum(1.0 - growth, _LEAST_CURVATURE)
             is_hidden |= step > LARGEST_DISTANCE
         middle = np.median(expected, axis=0)

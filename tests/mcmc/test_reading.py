@@ -186,7 +186,7 @@ def test_one_column_that_says_nothing_does_not_spoil_the_others():
     rng = np.random.default_rng(5)
     x = rng.standard_normal((20, 7)) * np.array([1.0] * 6 + [0.0])
     mcmc = ran(dpppl.DPSGLD(weights, clipping_norm=3.0, clipping="centred"), x, x.sum(1) + rng.standard_normal(20),
-               steps=(300, 2_000), epsilon=200.0)  # fmt: skip
+               steps=(300, 2_000), epsilon=100.0)  # fmt: skip
     assert [str(word) for word in mcmc.verdict.by_site["w"]] == [READ] * 6 + [PRIOR]
 
 

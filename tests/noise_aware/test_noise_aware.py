@@ -545,8 +545,8 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
 def test_posteriors_are_as_wide_as_they_should_be():
     """Truths from the prior, 50 data sets, mu = 0.1: squares of (mean - truth) / sd average 1.
 
-    Of 150 the average has standard error .115 (more in heavy tails): false alarm about 1e-4 a side. With a tenth of the sd of the noise in
-    the gradients it is far above 1."""
+    Of 150 the average has standard error .115 (more in heavy tails): false alarm about 3e-4 a side. With a tenth of the sd of the noise in
+    the gradients it is above 1.4."""
     found, z, too_sure = bench(), [], []
     for seed in range(50):
         x, y, w = data(100 + seed)
@@ -554,8 +554,7 @@ def test_posteriors_are_as_wide_as_they_should_be():
         for surrogate, errors in ((last, z), (last._replace(noise_variance=last.noise_variance / 100), too_sure)):
             mean, variance = Mixture.of(surrogate, found.prior).moments()
             errors.append((mean - w) / np.sqrt(variance))
-    assert 0.6 < np.mean(np.square(z)) < 1.6
-    assert np.mean(np.square(too_sure)) > 2.0
+    assert 0.6 < np.mean(np.square(z)) < 1.4 < np.mean(np.square(too_sure))
 
 
 @pytest.mark.slow
