@@ -12,7 +12,7 @@ from dpppl.row_statistics.statistics import units
 
 MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
-_MOST = 2.0  # by how much a misfit may multiply the variance that privacy adds
+_MOST = 4.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _UNCLIPPED = 1e15  # a norm
 _UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
@@ -53,36 +53,49 @@ class Found(NamedTuple):
     """The bounds that histograms give.
 
     - **at** - where looks are made, with their bounds.
-    - **cut** - the part of scores that the norm clips, over scores, by root mean squares.
-    - **uneven** - the mean of squared lengths of scores over their median."""
+    - **cut** - the part of scores that the norm clips, over scores, by root mean squares."""
 
     at: At
     cut: float
-    uneven: float
 
 
-def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expected, num_rows: int) -> Found:
-    """The bounds of the next looks, from histograms that are asked for with this `noise`, or those that the user gave."""
-    counts, noise = ask(Kind.BINS, at._replace(norm=_UNCLIPPED), noise) * np.sqrt(2.0), noise * np.sqrt(2.0)
-    where = (0.0, 5.0)
-    if expected.curvature is not None:
-        mean_square = np.trace(expected.curvature, axis1=1, axis2=2).sum() / num_rows
-        where = (0.5 * float(np.log2(max(mean_square, 1e-30))) - 0.5, _OCTAVES)
-    norms = Norms.fitted(counts[0], noise, num_rows, where)
+class Lengths(NamedTuple):
+    """The lengths of rows' scores, and the roots of those of their curvatures, as histograms have them."""
+
+    scores: Norms
+    roots: Norms
+
+    @classmethod
+    def asked(cls, ask: Ask, at: At, noise: float, curvature: Array | None, num_rows: int) -> "Lengths":
+        """From an access with this `noise`; `curvature`: that of all rows, as looks before have it, if there are any."""
+        counts, noise = ask(Kind.BINS, at._replace(norm=_UNCLIPPED), noise) * np.sqrt(2.0), noise * np.sqrt(2.0)
+        where = (0.0, 5.0)
+        if curvature is not None:
+            mean_square = np.trace(curvature, axis1=1, axis2=2).sum() / num_rows
+            where = (0.5 * float(np.log2(max(mean_square, 1e-30))) - 0.5, _OCTAVES)
+        return cls(*(Norms.fitted(own, noise, num_rows, where) for own in counts))
+
+    @property
+    def mean_square(self) -> float:
+        """That of scores, without rows that are longer than is believed."""
+        norms = self.scores
+        return float(norms.share * norms.mean(lambda x: np.minimum(x, norms.longest) ** 2))
+
+
+def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, num_rows: int) -> Found:
+    """The bounds of the next looks, or those that the user gave."""
+    norms, roots = lengths
     informed = max(1.0, norms.share * num_rows)
     unit, unit_a, _ = map(float, units(at.score_share, expected.most_scores))
     norm = bounds.norm or chosen_norm(
         norms, expected, (expected.noise / unit) ** 2, informed, num_rows, bounds.negligible
     )
     # A row's curvature is a clipped score by one about as long: its bound makes least error, by noise and by what it cuts off.
-    roots = Norms.fitted(counts[1], noise, num_rows, where)
     dimension, width = len(at.point), at.basis.roots.shape[1]
     believed = np.minimum(roots.middles, roots.longest)
-    lengths, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
-    kept = np.minimum(lengths, candidates[:, None]) @ roots.mass / (lengths @ roots.mass)
-    error = (
-        candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (lengths @ roots.mass))
-    )
+    sizes, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
+    kept = np.minimum(sizes, candidates[:, None]) @ roots.mass / (sizes @ roots.mass)
+    error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (sizes @ roots.mass))
     # Early looks correct a curvature for what its bound cuts off, on average over directions.
     late = expected.is_late
     loss = (error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2
@@ -93,8 +106,7 @@ def found_bounds(ask: Ask, at: At, bounds: Bounds, noise: float, expected: Expec
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     at = at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT))
-    uneven = norms.mean(lambda x: np.minimum(x, norms.longest) ** 2) / norms.quantile(0.5) ** 2
-    return Found(at, float(np.sqrt(left)), uneven)
+    return Found(at, float(np.sqrt(left)))
 
 
 def chosen_norm(
@@ -132,7 +144,7 @@ def chosen_norm(
     error = np.mean(learned * (variance - sampled), axis=0)
     error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
     is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
-    error += expected.squared_harm * (longer**2 @ norms.mass) / norms.mean(np.square)
+    error += expected.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)
     least = int(np.argmin(error))
     cheap = np.flatnonzero(error <= MOST_ADDED * error[least])

@@ -8,11 +8,12 @@ import numpy as np
 from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.matrices import Array, eigh, from_vector, positive_part, symmetric_root
+from dpppl.row_statistics.matrices import Array, eigh, from_vector, symmetric_root
 from dpppl.row_statistics.statistics import units
 from dpppl.types import Tree
 
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
+_LEAST_RATIO = 0.5  # of the typical variance of scores in units of the curvature
 _SATURATED = 30.0  # the most by which clipping is taken to lower the variance of scores more than the curvature
 
 
@@ -104,7 +105,10 @@ def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count:
         drawn = np.random.default_rng(2).standard_normal((count, *found.shape)) * np.sqrt(gain * noise) / scales
         upper = np.triu(drawn)
         found = found + upper + np.triu(upper, 1).swapaxes(-1, -2)
-    return positive_part(vectors @ found @ vectors.swapaxes(-1, -2))
+    found = vectors @ found @ vectors.swapaxes(-1, -2)
+    values, vectors = eigh((found + found.swapaxes(-1, -2)) / 2)
+    least = 0.0 if is_open else _LEAST_RATIO * multiple
+    return (vectors * np.maximum(values, least)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
 def dispersion(noisy: Array, std: float, curvature: Array) -> tuple[float, float]:

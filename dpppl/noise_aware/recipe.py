@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
+from dpppl.noise_aware.bounds import Bounds, Expected, Lengths, found_bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature, dispersion
 from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, largest_sampled, moments, resolved, surrogate_of
@@ -23,7 +23,7 @@ from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Directions, Fit, Scalars
 from dpppl.row_statistics.matrices import Array, eigh, posterior_covariance, root_of, times
-from dpppl.row_statistics.plan import EARLY, Plan
+from dpppl.row_statistics.plan import EARLY, METRICS, Plan
 from dpppl.row_statistics.statistics import units
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
@@ -32,7 +32,12 @@ _LATE_SLOPE = 0.15  # the same of late looks, by their distance from the posteri
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
-_POWER, _LEAST_POWER, _UNEVEN = 0.5, 0.4, 2.0
+_RIDGE = 1.0
+_POWER, _POWERS = (
+    0.35,
+    (0.5, 0.35, 0.2),
+)  # of the curvature in the metrics of early looks, and those that late looks may have
+assert len(_POWERS) == METRICS
 _UNKNOWN = 1e60  # the error of a curvature of which nothing is known
 
 
@@ -197,28 +202,32 @@ def run_recipe(
       for correlated rows of a unit, infinite for a sandwich."""
     noises = plan.noise_multipliers(scale)
     sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
-    accesses, line, late, cut = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0
-    harm, power = 0.0, _POWER
+    accesses, line, late, cut, harm = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, 0.0
     at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
+    metrics = [(at, line)]
     for number, (sigma, score_share) in enumerate(sigmas):
-        at = at._replace(score_share=score_share)
-        if bounds.norm and bounds.curvature:
-            at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
-        is_late, basis = number >= EARLY, line.basis
+        (access, noise), is_late = next(accesses), number >= EARLY
+        if access.kind is Kind.SCALARS:
+            harm = _harm(ask, at, noise, line, prior, num_rows)
+            access, noise = next(accesses)
+        lengths = []
+        while access.kind is Kind.BINS:
+            place, slope = metrics[len(lengths)][0], metrics[len(lengths)][1].slope if number else None
+            lengths.append(Lengths.asked(ask, place, noise, slope, num_rows))
+            access, noise = next(accesses)
+        best = int(np.argmin([each.mean_square for each in lengths])) if lengths else 0
+        at, line = metrics[best]
+        at, basis = at._replace(score_share=score_share), line.basis
         covariance = basis.covariance_of_u(prior.covariance(basis))
         if number <= EARLY:
             sketch = Sketch.drawn(basis, line.posterior(covariance)[1], np.random.default_rng(number))
             at = at._replace(basis=basis._replace(sketch=sketch.columns))
-        access, noise = next(accesses)
-        if access.kind is Kind.SCALARS:
-            harm = _harm(ask, at, noise, line, prior, num_rows)
-            access, noise = next(accesses)
-        if access.kind is Kind.BINS:
+        if bounds.norm and bounds.curvature:
+            at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
+        elif lengths:
             together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
             expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, harm)
-            at, cut, uneven = found_bounds(ask, at, bounds, noise, expected, num_rows)
-            power = _POWER * float(np.clip(_UNEVEN / uneven, _LEAST_POWER, 1.0))
-            next(accesses)
+            at, cut = found_bounds(lengths[best], at, bounds, expected, num_rows)
         look = Look.asked(ask, at, sigma, prior, most_scores)
         late += [look] * is_late
         line, mean = line.with_look(look, covariance)
@@ -228,8 +237,8 @@ def run_recipe(
         if number == EARLY - 1:
             mean, spread = line.posterior(covariance)
             belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
-        if not is_late:
-            at, line = _turned(at, line, look, sketch, prior, power)
+        powers = () if is_late else _POWERS if number == EARLY - 1 else (_POWER,)
+        metrics = [_turned(at, line, look, sketch, prior, power) for power in powers] or [(at, line)]
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
@@ -250,7 +259,8 @@ def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power:
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR), left, strength, prior.pieces)
+    ridge = _RIDGE * line.floor / _FLOOR * np.sqrt(2.0 * basis.roots.shape[1]) * np.eye(basis.roots.shape[1])
+    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR) + ridge, left, strength, prior.pieces)
     line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
     squared = [float(np.trace(h, axis1=1, axis2=2).sum()) for h in (line.curvature, before)]
     least = released.curvature_std

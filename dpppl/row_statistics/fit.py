@@ -30,7 +30,7 @@ _IMPOSSIBLE_LOG_RATIO, _SDS = 12.0, 5.0
 normal law, five sds away. A sum over more numbers of a row has a larger sd."""
 SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
-_TYPICAL = 0.02  # departures of moments on real data, in sds of a row's
+_TYPICAL = 0.05  # departures of moments on real data, in sds of a row's
 OUTSIDE, MISSING = 1, 2  # places in `numbers` of responses outside the support, and of others with no finite score
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)

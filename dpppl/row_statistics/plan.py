@@ -8,10 +8,11 @@ import numpy as np
 from dpppl.accounting.looks import BINS, EARLY_SHARE, SCALARS, shares
 from dpppl.row_statistics.accesses import Kind
 
-EARLY, LATE = 10, 5
+EARLY, LATE = 8, 5
 """Looks that find the posterior and its metric, and looks that decide it, in one metric at one norm."""
 _GROWTH, _LATE_GROWTH = 1.35, 1.3  # of the share of a look over the one before
-_BINS_BEFORE = (0, 5, EARLY)  # numbers of looks that have histograms of norms before them
+METRICS = 3  # metrics that late looks may have
+_BINS_BEFORE = {0: 1, 4: 1, EARLY: METRICS}  # by the number of a look, how many histograms of norms are before it
 _EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, which find units of columns, and of other early ones
 
 
@@ -48,14 +49,14 @@ def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf)
     for these bounds, and at the end. See `accounting.looks.shares`."""
     of_run = shares(dimension, num_rows, has_bins)
     early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
-    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < _BINS_BEFORE[1], *_EARLY_CURVATURE))
+    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < EARLY // 2, *_EARLY_CURVATURE))
     looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
     looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
     accesses: list[Access] = []
     for number, look in enumerate(looks):
         if number == EARLY:
             accesses.append(Access(Kind.SCALARS, SCALARS[0]))
-        if has_bins and number in _BINS_BEFORE:
-            accesses.append(Access(Kind.BINS, BINS / len(_BINS_BEFORE)))
+        if has_bins:
+            accesses += [Access(Kind.BINS, BINS / sum(_BINS_BEFORE.values()))] * _BINS_BEFORE.get(number, 0)
         accesses.append(look)
     return Plan((*accesses, Access(Kind.SCALARS, SCALARS[1])))
