@@ -169,13 +169,13 @@ ROOMS = {
     "access": ("access row_program", 3_304, 1_700),
     "session": ("runs processes", 2_649, 1_500),
     "likelihood": ("likelihood", 417, 400),
-    "frame": ("frame", 486, 404),
+    "frame": ("frame", 502, 404),
     "findings": ("findings", 534, 430),
     "report": ("report", 843, 800),
-    "mcmc": ("mcmc", 2_659, 1_400),
-    "svi": ("svi", 2_536, 1_400),
+    "mcmc": ("mcmc", 2_661, 1_400),
+    "svi": ("svi", 2_538, 1_400),
     "row_statistics": ("row_statistics", 1_607, 700),
-    "noise_aware": ("noise_aware", 2_496, 900),
+    "noise_aware": ("noise_aware", 2_573, 900),
     "contrib": ("contrib", 4_025, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

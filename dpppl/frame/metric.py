@@ -12,14 +12,13 @@ import numpy as np
 from dpppl.findings.counted_rows import of_information
 from dpppl.findings.directions import add_up, together
 from dpppl.findings.verdict import Finding, Found, Level, care, note
-from dpppl.noise_aware.verdict import Verdict, against, misfit
+from dpppl.noise_aware.verdict import MOST_MOVED, Verdict, against, misfit
 from dpppl.types import Numbers, Tree
 
 Array = np.ndarray
 _SHARE = 0.1
 _DOUBT = 0.65  # of the chi-squared at which a model is wrong: a tenth of right models
-_REFUSED, _UNSEEN = 1.0, 4.0
-"""Posterior sds: a misfit that moves estimates by less is a doubt; one that may move them by more and is not seen, is another."""
+_UNSEEN = 4.0  # posterior sds: a misfit that may move estimates by more and is not seen, is a doubt
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,7 @@ class Metric:
         if run.unseen > _UNSEEN:  # where the frame failed, most responses are next to impossible
             run = replace(run, impossible=(0.0, 0.0))
         for doubt in misfit(run, _UNSEEN):
-            yield replace(doubt, level=Level.CARE) if doubt.level == Level.REFUSED and run.moved < _REFUSED else doubt
+            yield replace(doubt, level=Level.CARE) if doubt.level == Level.REFUSED and run.moved < MOST_MOVED else doubt
         if run.is_wrong and not against(run) and (lines := against(run, _DOUBT)):
             what = f"the model may be wrong: {'; '.join(lines)}; clipping may move estimates by {run.moved:.1f} posterior sd"
             yield care(what, "use a richer model, a larger epsilon, or dpppl.NoiseAware, which clips less.")

@@ -60,7 +60,9 @@ class Found(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """The lengths of rows' scores, and the roots of those of their curvatures, as histograms have them."""
+    """Lengths of rows as histograms have them.
+
+    - **scores**, **roots** - of their scores, and the roots of the lengths of their curvatures."""
 
     scores: Norms
     roots: Norms
@@ -77,7 +79,7 @@ class Lengths(NamedTuple):
 
     @property
     def mean_square(self) -> float:
-        """That of scores, without rows that are longer than is believed."""
+        """The mean square of scores, without rows that are longer than is believed."""
         norms = self.scores
         return float(norms.share * norms.mean(lambda x: np.minimum(x, norms.longest) ** 2))
 

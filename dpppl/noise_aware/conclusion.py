@@ -43,7 +43,7 @@ def looked(
     num_rows = bound.split.num_rows
     plan = settings.plan_for(bound.coordinates.dimension, num_rows)
     arguments = releases.scale, releases.prior, bounds or settings.bounds, num_rows, bound.responses.redrawn
-    return run_recipe(ask, plan, *arguments, settings.most_scores, added=bound.responses.added)
+    return run_recipe(ask, plan, *arguments, settings.most_scores, bound.responses.added, settings.rows_per_unit)
 
 
 class Drawn(NamedTuple):

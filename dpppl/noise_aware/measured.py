@@ -17,10 +17,11 @@ from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
 
 MANY_COORDINATES, MOST_BLURRED = 20, 0.5
-MOST_MOVED, MOST_CUT = 0.5, 0.05
+MOVED, MOST_CUT = 0.5, 0.05
 """The most posterior sds by which a departure may move estimates, and the most that may be clipped off scores, where a model that
 does not fit is a note: of more, a histogram's noise hides tails."""
 MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
+ONE_SIDED = 4.0  # standard errors
 
 
 class Widths(NamedTuple):
@@ -98,6 +99,7 @@ class Measured(Fit):
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the bounds of late looks.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
+    - **one_sided** - the latent that a one-sided likelihood informs most, or "" where none is seen; see `OneSided`.
     - **together** - the latents that are known only together.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **pull** - how far the prior moves the posterior, and whether it expects what the data say.
@@ -121,6 +123,7 @@ class Measured(Fit):
     norms: tuple[float, float]
     cut: float = 1.0
     resolved: float = 1.0
+    one_sided: str = ""
     together: tuple[str, ...] = ()
     farthest: tuple[str, float] = ("", 0.0)
     pull: Pull = field(default=Pull())
@@ -146,9 +149,12 @@ class Measured(Fit):
         fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess, along, run.sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
-        spread = run.covariance[0] if prior.is_full else np.eye(1)
+        spread, one_sided = run.covariance[0] if prior.is_full else np.eye(1), run.one_sided
+        moved = np.abs(run.surrogate.basis.to_latents(one_sided.move)) / sd
+        is_seen = one_sided.sure > ONE_SIDED and one_sided.known > 0.5
         return cls(
             **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved,
+            one_sided=names[int(np.argmax(moved))] if is_seen else "",
             norms=(run.norm, run.curvature_bound), curvature=prior.released_part,
             arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - run.earlier.mean) / np.sqrt(run.earlier.variance))),
@@ -165,7 +171,7 @@ class Measured(Fit):
     @property
     def is_wrong(self) -> bool:
         """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model."""
-        return self.moved >= MOST_MOVED or self.cut >= MOST_CUT or self.has_impossible or bool(self.symmetric)
+        return self.moved >= MOVED or self.cut >= MOST_CUT or self.has_impossible or bool(self.symmetric)
 
     @property
     def moved(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from dpppl.noise_aware.bounds import Bounds, Expected, Lengths, found_bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature, dispersion
 from dpppl.noise_aware.sketch import Sketch, next_frame
-from dpppl.noise_aware.surrogate import Surrogate, excess_of, largest_sampled, moments, resolved, surrogate_of
+from dpppl.noise_aware.surrogate import OneSided, Surrogate, excess_of, largest_sampled, moments, resolved, surrogate_of
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
@@ -167,6 +167,7 @@ class Outcome(NamedTuple):
       freedom.
     - **excess** - relative excess of the posterior's spread over its noiseless value.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
+    - **one_sided** - see `OneSided`.
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
     - **dispersion** - see `curvature.dispersion`.
     - **scalars** - how well rows fit."""
@@ -183,6 +184,7 @@ class Outcome(NamedTuple):
     degrees: int
     excess: float
     resolved: float
+    one_sided: OneSided
     sampled: float
     dispersion: tuple[float, float]
     scalars: Scalars
@@ -190,7 +192,7 @@ class Outcome(NamedTuple):
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
-    most_scores: float = 1.0, added: float = 0.0,
+    most_scores: float = 1.0, added: float = 0.0, rows_per_unit: int = 1,
 ) -> Outcome:  # fmt: skip
     """All accesses in order, and what they say.
 
@@ -199,7 +201,8 @@ def run_recipe(
     - **bounds** - the user's bounds of a row, where given.
     - **redrawn**, **added** - see `Responses`.
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows, more
-      for correlated rows of a unit, infinite for a sandwich."""
+      for correlated rows of a unit, infinite for a sandwich.
+    - **rows_per_unit** - the most rows of a unit."""
     noises = plan.noise_multipliers(scale)
     sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
     accesses, line, late, cut, harm = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, 0.0
@@ -208,7 +211,7 @@ def run_recipe(
     for number, (sigma, score_share) in enumerate(sigmas):
         (access, noise), is_late = next(accesses), number >= EARLY
         if access.kind is Kind.SCALARS:
-            harm = _harm(ask, at, noise, line, prior, num_rows)
+            harm = _harm(ask, at, noise, line, prior, num_rows, rows_per_unit)
             access, noise = next(accesses)
         lengths = []
         while access.kind is Kind.BINS:
@@ -242,7 +245,7 @@ def run_recipe(
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
-def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int) -> float:
+def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int) -> float:
     """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores; see `Fit`."""
     basis, h = at.basis, line.slope
     covariance = basis.covariance_of_u(prior.covariance(basis))
@@ -250,7 +253,8 @@ def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: in
     directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - prior.mean), h, num_rows)
     values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
     excess = float(np.trace(h @ spread, axis1=1, axis2=2).sum()) / basis.layout.dimension
-    return Fit.from_sums(values, noise, num_rows, excess, [""] * (1 + len(directions.coordinates))).squared_harm
+    along = [""] * (1 + len(directions.coordinates))
+    return Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit).squared_harm
 
 
 def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float) -> tuple[At, Line]:
@@ -311,6 +315,7 @@ def _concluded(
         basis.covariance_of_latents(spread), earlier,
         chi_squared=float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected) / degrees), degrees=degrees,
         excess=excess_of(surrogate, covariance, spread), resolved=resolved(spreads, covariance),
+        one_sided=OneSided.of(released, h, spread, covariance),
         sampled=largest_sampled(surrogate, covariance, spread),
         dispersion=dispersion(released.score_variance, released.score_variance_std, h),
         scalars=Scalars(values, directions.coordinates, noise),

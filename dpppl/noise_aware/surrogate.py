@@ -106,6 +106,32 @@ def resolved(covariances: Array, prior: Array) -> float:
     return float(np.sum(learned.mean(axis=0) ** 2) / squared) if squared > 0.0 else 1.0
 
 
+class OneSided(NamedTuple):
+    """The direction of u in which scores vary least, in units of what the curvature leads one to expect of them: where few rows,
+    or rows whose responses are certain, inform it, the likelihood falls off on one side alone.
+
+    - **sure** - by how many standard errors of noise the variance is below half of what is typical.
+    - **known** - the share of the prior's variance that the posterior does not have there.
+    - **move** - u (k, b), along which the posterior changes most with it."""
+
+    sure: float
+    known: float
+    move: Array
+
+    @classmethod
+    def of(cls, released: ReleasedCurvature, curvature: Array, spread: Array, covariance: Array) -> "OneSided":
+        """`curvature`: its mean; `spread`, `covariance`: of the posterior and the prior, all (k, b, b)."""
+        typical = float(np.sum(released.score_variance * curvature) / np.sum(curvature**2))
+        vectors = eigh(released.score_variance - typical * curvature)[1][..., 0]  # of each block
+        along = lambda matrices: np.sum(vectors * times(matrices, vectors), axis=1)  # noqa: E731
+        expected, found, left = along(curvature), along(released.score_variance), along(spread) / along(covariance)
+        sure = (0.5 * typical * expected - found) / released.score_variance_std
+        block = int(np.argmax(sure))
+        move = np.zeros_like(vectors)
+        move[block] = times(spread[block], vectors[block])
+        return cls(float(sure[block]), float(1.0 - left[block]), move)
+
+
 def surrogate_of(
     released: ReleasedCurvature, curvature: Curvature, basis: Basis, sketch: Sketch, num_rows: int,
     measured: tuple[Array, Array, float],

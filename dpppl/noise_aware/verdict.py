@@ -16,7 +16,7 @@ from dpppl.row_statistics.fit import SURE, certain
 
 # Thresholds of several checks; those of one alone stand in it.
 LEAST_DEPARTURE = 0.005  # smaller departures by surprise, and third moments, are not told, however many rows there are
-LEAST_HARM, MOST_UNSEEN = 1.0, 10.0  # posterior sds
+LEAST_HARM, MOST_UNSEEN, MOST_MOVED = 1.0, 10.0, 1.0  # posterior sds
 LEAST_CHANCE = 0.002  # by chance in one run of 500
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
@@ -182,8 +182,13 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
             f"so this may be between its modes; {moved}",
             "order the latents in the prior (dist.transforms.OrderedTransform), and use a richer model if that fits no better.",
         )
-    else:
+    elif run.moved >= MOST_MOVED or run.has_impossible:
         yield refused(f"the model is wrong: {lines}; {moved}", f"use a richer model.{_of_events(run)}")
+    else:
+        yield care(
+            f"the model does not fit: {lines}; {moved}, and by rows that noise hides",
+            f"use a richer model.{_of_events(run)}",
+        )
 
 
 def _of_events(run: Measured) -> str:
@@ -269,6 +274,13 @@ def of_looks(run: Measured) -> Found:
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
             f"{add_up(run.together) or 'raise the budget, take fewer latents, or predict by dpppl.SVI'}.",
+        )
+    if run.one_sided:
+        yield care(
+            f"few rows, or rows whose responses are certain, inform '{run.one_sided}': its likelihood falls off on one side "
+            "only, and its mean may be too near the prior's by more than its interval",
+            "merge rare categories, drop the column that these rows have, or give the latent a narrower prior.",
+            run.one_sided,
         )
     if max(run.agreement, run.arrival) >= skewed_disagreement and not any(unfinished(run)):
         what = f"the late looks disagree with the early ones by {run.agreement:.1f} sd"

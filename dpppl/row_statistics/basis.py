@@ -156,10 +156,9 @@ class Basis(NamedTuple):
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.reflected(self.layout.scattered(times(self.roots, u)))
 
-    def to_u(self, moved: X, inverse: Tree = None) -> X:
-        """The inverse; `inverse`: that of roots, where it is known."""
-        inside = self.layout.gathered(self.reflected(moved / self.scales))
-        return times(self.inverse if inverse is None else inverse, inside)
+    def to_u(self, moved: X) -> X:
+        """The inverse of `to_latents`."""
+        return times(self.inverse, self.layout.gathered(self.reflected(moved / self.scales)))
 
     def variances(self, covariance: Array) -> Array:
         """Variances of the latents (d,), where u has this covariance."""

@@ -100,7 +100,7 @@ MUTATIONS = [
     bug("a departure that only clipped rows feel", f"{NUMBERS}Measured.moved", "* self.cut", "",
         "test_verdict:test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates",
         (lambda: {"fit": (0.1, 50.0)},)),
-    bug("harm of one sd is a note", f"{NUMBERS}Measured.is_wrong", "self.moved >= MOST_MOVED", "self.moved >= 2.0 * MOST_MOVED",
+    bug("harm of one sd is a note", f"{NUMBERS}Measured.is_wrong", "self.moved >= MOVED", "self.moved >= 2.0 * MOVED",
         "test_verdict:test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates",
         (lambda: {"fit": (0.1, 50.0)},)),
     bug("tails that noise hides", f"{NUMBERS}Measured.is_wrong", "or self.cut >= MOST_CUT", "",

@@ -18,8 +18,10 @@ from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import binding, conclusion
+from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.measured import Pull
 from dpppl.noise_aware.settings import NoiseAwareDetails
+from dpppl.noise_aware.surrogate import OneSided
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.row_statistics import fit
 from dpppl.row_statistics.coordinates import Coordinates
@@ -134,10 +136,17 @@ def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
 def test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates(finding):
     """Harm is 15 sds if all scores are clipped; else as much of it as was clipped, and unknown where tails may be hidden."""
     finding = finding | {"harm": (15.0, 15.0, 15.0)}
-    few, many, hidden = (verdict(cut=cut, **finding) for cut in (0.03, 0.04, 0.06))
+    few, some, many = (verdict(cut=cut, **finding) for cut in (0.03, 0.04, 0.07))
     assert few.line().startswith("read: ") and "within 0.4 posterior sd" in few.findings[0].words
-    assert many.line().startswith("do not read: the model is wrong") and "by up to 0.6 posterior sd" in many.line()
-    assert hidden.refusals and verdict(cut=0.06, **finding | {"harm": (3.0, 3.0, 3.0)}).refusals
+    assert (
+        some.line().startswith("read with care: the model does not fit") and "by up to 0.6 posterior sd" in some.line()
+    )
+    assert many.line().startswith("do not read: the model is wrong") and "by up to 1.1 posterior sd" in many.line()
+    assert (
+        verdict(cut=0.06, **finding | {"harm": (3.0, 3.0, 3.0)})
+        .line()
+        .startswith("read with care: the model does not fit")
+    )
     assert verdict(cut=0.03, symmetric=("locs",), **finding).refusals
 
 
@@ -511,3 +520,19 @@ def test_sites_whose_names_end_in_brackets_are_sites():
     assert {site: list(words) for site, words in found.by_site.items()} == {
         "b[0]": ["learned"], "c": ["partly", "prior"], "b": ["prior"],
     }  # fmt: skip
+
+
+def test_a_direction_whose_scores_hardly_vary_is_one_sided():
+    """Scores have the curvature's variance, but along one axis a tenth of it: 5 sds of noise less than half of the typical .7."""
+    curvature, scores = 100.0 * np.eye(3)[None], np.diag([100.0, 100.0, 10.0])[None]
+    spread, prior = np.diag([0.01, 0.01, 0.02])[None], np.eye(3)[None]
+
+    def found(scores, std):
+        released = ReleasedCurvature(curvature, std, np.zeros((3, 0)), scores, std)
+        return OneSided.of(released, curvature, spread, prior)
+
+    one_sided = found(scores, 5.0)
+    assert one_sided.sure == pytest.approx(5.0) and one_sided.known == pytest.approx(0.98)
+    assert np.argmax(np.abs(one_sided.move)) == 2 and np.sum(np.abs(one_sided.move)) == pytest.approx(0.02)
+    assert found(scores, 20.0).sure < 2.0 and found(curvature, 5.0).sure < 0.0
+    assert "inform 'w[1]'" in verdict(one_sided="w[1]").line() and not verdict(one_sided="w[1]").refusals

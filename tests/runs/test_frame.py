@@ -263,7 +263,7 @@ def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
         ({}, 0.4, "read: "),
         ({"link": ("w[0]", -0.1, 7.0, 9)}, 0.4, "read: "),
         ({"link": ("w[0]", -0.1, 8.4, 9)}, 0.4, "read with care: the model may be wrong: where 'w[0]' matters most"),
-        ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model is wrong: where 'w[0]' matters most"),
+        ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model does not fit: where 'w[0]' matters most"),
         ({"link": ("w[0]", -0.1, 14.0, 9), "harm": (3.0, 4.0, 3.0)}, 0.3, "do not read: the model is wrong: where 'w[0]'"),
         ({"link": ("w[0]", -0.1, 14.0, 9)}, 0.04, "read: "),  # next to nothing is cut off
         ({"link": ("w[0]", -0.1, 8.4, 9)}, 0.04, "read: "),
