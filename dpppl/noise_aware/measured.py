@@ -21,7 +21,7 @@ MOVED, MOST_CUT = 0.5, 0.05
 """The most posterior sds by which a departure may move estimates, and the most that may be clipped off scores, where a model that
 does not fit is a note: of more, a histogram's noise hides tails."""
 MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
-ONE_SIDED = 4.0  # standard errors
+ONE_SIDED = 1.0  # standard errors
 
 
 class Widths(NamedTuple):

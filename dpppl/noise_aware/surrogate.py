@@ -110,7 +110,8 @@ class OneSided(NamedTuple):
     """The direction of u in which scores vary least, in units of what the curvature leads one to expect of them: where few rows,
     or rows whose responses are certain, inform it, the likelihood falls off on one side alone.
 
-    - **sure** - by how many standard errors of noise the variance is below half of what is typical.
+    - **sure** - by how many standard errors of noise the variance is below half of what is typical, less what the least eigenvalue
+      of noise is below 0.
     - **known** - the share of the prior's variance that the posterior does not have there.
     - **move** - u (k, b), along which the posterior changes most with it."""
 
@@ -125,7 +126,7 @@ class OneSided(NamedTuple):
         vectors = eigh(released.score_variance - typical * curvature)[1][..., 0]  # of each block
         along = lambda matrices: np.sum(vectors * times(matrices, vectors), axis=1)  # noqa: E731
         expected, found, left = along(curvature), along(released.score_variance), along(spread) / along(covariance)
-        sure = (0.5 * typical * expected - found) / released.score_variance_std
+        sure = (0.5 * typical * expected - found) / released.score_variance_std - np.sqrt(2.0 * spread.shape[-1])
         block = int(np.argmax(sure))
         move = np.zeros_like(vectors)
         move[block] = times(spread[block], vectors[block])

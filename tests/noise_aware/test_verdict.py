@@ -523,7 +523,8 @@ def test_sites_whose_names_end_in_brackets_are_sites():
 
 
 def test_a_direction_whose_scores_hardly_vary_is_one_sided():
-    """Scores have the curvature's variance, but along one axis a tenth of it: 5 sds of noise less than half of the typical .7."""
+    """Scores have the curvature's variance, but along one axis a tenth of it: 5 sds of noise less than half of the typical .7, of
+    which noise alone makes 6^(1/2)."""
     curvature, scores = 100.0 * np.eye(3)[None], np.diag([100.0, 100.0, 10.0])[None]
     spread, prior = np.diag([0.01, 0.01, 0.02])[None], np.eye(3)[None]
 
@@ -532,7 +533,7 @@ def test_a_direction_whose_scores_hardly_vary_is_one_sided():
         return OneSided.of(released, curvature, spread, prior)
 
     one_sided = found(scores, 5.0)
-    assert one_sided.sure == pytest.approx(5.0) and one_sided.known == pytest.approx(0.98)
+    assert one_sided.sure == pytest.approx(5.0 - 6.0**0.5) and one_sided.known == pytest.approx(0.98)
     assert np.argmax(np.abs(one_sided.move)) == 2 and np.sum(np.abs(one_sided.move)) == pytest.approx(0.02)
-    assert found(scores, 20.0).sure < 2.0 and found(curvature, 5.0).sure < 0.0
+    assert found(scores, 20.0).sure < 0.0 and found(curvature, 5.0).sure < -10.0
     assert "inform 'w[1]'" in verdict(one_sided="w[1]").line() and not verdict(one_sided="w[1]").refusals
