@@ -22,7 +22,7 @@ from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
-from dpppl.model.refusals import CONTROL_FLOW, check_parameters, check_shape
+from dpppl.model.refusals import CONTROL_FLOW, check_shape
 from dpppl.model.structure import Site, Trace, is_observed, log_prob_of, plates_of, scalar_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
 from dpppl.validation import a
@@ -117,7 +117,6 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
 def explained_log_prob(site: Site) -> jax.Array:
     """`log_prob_of`. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
     check_shape(site)
-    check_parameters(site)
     try:
         log_prob = log_prob_of(site)
     except (TypeError, ValueError) as error:
