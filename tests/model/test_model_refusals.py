@@ -566,7 +566,7 @@ CONSTANTS = {
         "'probs' of site 'sigma' (CategoricalProbs) must be shares that add up to 1",
     ),
     "right": (lambda: dist.Normal(ZERO(), ZERO() + 1.0), None),
-    "rounded": (lambda: dist.MixtureSameFamily(dist.Categorical(jnp.ones(3) / 3.0), dist.Normal(jnp.zeros(3), 1.0)), None),
+    "rounded": (lambda: dist.MixtureSameFamily(dist.Categorical(jnp.full(3, 0.3333)), dist.Normal(jnp.zeros(3), 1.0)), None),
     "no upper bound": (lambda: dist.TruncatedNormal(0.0, 1.0, low=ZERO()), None),
 }  # fmt: skip
 
