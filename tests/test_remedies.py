@@ -705,6 +705,12 @@ CURES = [
      "def model(y, ok):\n    mu = latent('mu')\n    {}:\n        seen(y, mu)\nsplit(model, Y, OK)"),
     ("observing(lambda mu: dist.Normal(mu, 1.0), X[:, :2])", "give both one shape", ".to_event(1)", "split(lambda y: seen(y, (lambda law: law{})(dist.Normal(latent('mu'), 1.0).expand([y.shape[0], 2]))), X[:, :2])"),
     ("split(categorical, X, ONE_HOT)", "observe y.argmax(-1) in place of one-hot rows", "y.argmax(-1)", "y = ONE_HOT; split(categorical, X, {})"),
+    ("split(lambda y: seen(y, numpyro.sample('mu', dist.Normal(0.0, 1.0 / y.shape[0]))), Y)", "depends on the number of rows", "a public number", "split(lambda y, n: seen(y, numpyro.sample('mu', dist.Normal(0.0, 1.0 / n))), Y, 12)"),
+    ("split(network(lambda name: random_nnx_module(name, nnx.Dropout(0.5, rngs=nnx.Rngs(0)), prior=dist.Normal(0.0, 1.0))), X, Y)", "holds a random generator as mutable state", "flax.nnx.Dropout(rate, deterministic=True)",
+     "import flax; rate = 0.5; split(lambda x, y: seen(y, {}(x) @ latent('w', 3)), X, Y)"),
+    ("def model(y):\n    from numpyro.contrib.control_flow import scan\n    mu = latent('mu')\n    scan(lambda c, v: (numpyro.sample('y', dist.Normal(mu * c, 1.0), obs=v), None), 0.0, y)\nsplit(model, Y)", "numpyro.contrib.control_flow", "carry the recursion with jax.lax.scan and write one site for all times, in the data plate, with .to_event(1)",
+     "def model(y):\n    mu = latent('mu')\n    _, means = jax.lax.scan(lambda c, v: (v, mu * c), jnp.zeros(y.shape[0]), y.T)\n    with numpyro.plate('data', y.shape[0]):\n        numpyro.sample('y', dist.Normal(means.T, 1.0).to_event(1), obs=y)\nsplit(model, X)"),
+    ("dpppl.Poisson.of_batch(4, Y)", "; for their number write len(", "len(num_data)", "num_data = Y; dpppl.Poisson.of_batch(4, {})"),
 ]  # fmt: skip
 
 
@@ -718,7 +724,6 @@ EXEMPT = {
     '--about': "a shell's argument: tests/test_cli.py",
     '--argument': "a shell's argument: tests/test_cli.py",
     'np.savez(path, x=x, y=y)': "NumPy's own call: tests/test_cli.py reads such a file",
-    'for their number write len(§)': "the name of an argument in Python's len",
     'round it, int(§)': 'a part of messages on numbers; typed in the table',
     'pip install': 'test_extras_that_messages_name_are_declared',
     'set DPPPL_NATIVE=0': "an environment's variable",
@@ -740,7 +745,6 @@ EXEMPT = {
     'leave them out of the density': 'MODELS: imputed at places',
     'frame=True needs': 'leaves an argument out',
     'gradient_strategy="ghost" is proved for': 'needs more devices than machines have',
-    'holds a random generator as mutable state': 'tests/model/test_model_refusals.py',
     'with end an argument that holds': 'tests/model/test_censoring.py types censored_by in all its forms',
     'which no censoring enters': 'tests/model/test_censoring.py',
     'does not say when rows are censored': 'tests/model/test_censoring.py',
@@ -757,9 +761,7 @@ EXEMPT = {
     'this state comes from another process': 'tests/svi: another process; what it advises is typed in the table',
     "the data set's own code raised": "a loop over a user's own data set",
     "the model has no site '§', a column": 'typed in the table by datasets',
-    'numpyro.contrib.control_flow': "words on a model's form",
     'should be noise=..., steps=...': "a shell's argument: tests/test_cli.py",
-    'depends on the number of rows': 'MODELS: number of groups',
     'use clipping="flat"': 'a part of messages; typed in the table with SVI',
     'pathlib.Path(§).write_text': 'tests/test_cli.py',
     'inside jax.jit, lax.scan': 'test_runs_inside_transforms',
