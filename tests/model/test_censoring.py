@@ -215,6 +215,18 @@ def test_rows_against_their_declaration_are_outside():
         assert found == expected, (ends, left)
 
 
+@pytest.mark.parametrize("kind", [LEFT, RIGHT, INTERVAL])
+def test_a_law_that_loses_its_support_where_it_is_held_is_censored_all_the_same(kind):
+    """NumPyro's Levy has none in a censored law, which knows it by itself; other indicators left that out."""
+    flags = (jnp.zeros(1, bool),) * (2 if kind is INTERVAL else 1)
+    fn = kind(dist.Levy(0.0, 1.0), *flags)
+    assert censoring.with_indicators(fn.mask(jnp.ones(1, bool)), flags).support is fn.support
+    value = jnp.array([[1.0, 2.0]]) if kind is INTERVAL else jnp.array([1.0])
+    site = {"name": "time", "fn": censoring.with_indicators(fn, flags), "infer": {}, "value": value}
+    assert not np.any(censoring.is_outside(site)) and np.any(censoring.is_outside(site | {"value": -value}))
+    np.testing.assert_allclose(site["fn"].log_prob(value), fn.log_prob(value))
+
+
 def test_inspections_that_do_not_take_place_are_at_infinity():
     site = {
         "name": "time",
