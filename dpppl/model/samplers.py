@@ -136,6 +136,27 @@ def _beta_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int,
     return _binomial(dist.BinomialProbs(_beta(beta, first, shape), distribution.total_count), second, shape)
 
 
+def _multinomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Category by category, each binomial among the trials that are left: a total_count may be a row's own."""
+    probs = jnp.broadcast_to(distribution.probs, shape)
+    left = jnp.broadcast_to(jnp.asarray(distribution.total_count, probs.dtype), shape[:-1])
+    rest = jnp.flip(jnp.cumsum(jnp.flip(probs, -1), axis=-1), -1)
+    shares = jnp.moveaxis(jnp.where(rest > 0.0, jnp.clip(probs / rest, 0.0, 1.0), 1.0).at[..., -1].set(1.0), -1, 0)
+
+    def category(left: jax.Array, given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        found = _binomial(dist.BinomialProbs(given[0], left), given[1], left.shape).astype(left.dtype)
+        return left - found, found
+
+    return jnp.moveaxis(lax.scan(category, left, (shares, jax.random.split(key, shape[-1])))[1], 0, -1)
+
+
+def _dirichlet_multinomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second = jax.random.split(key)
+    gammas = _gamma(jnp.broadcast_to(distribution.concentration, shape), first, shape)
+    probs = gammas / jnp.sum(gammas, axis=-1, keepdims=True)
+    return _multinomial(dist.MultinomialProbs(probs, distribution.total_count), second, shape)
+
+
 def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
@@ -230,6 +251,8 @@ _DRAWS: dict[type, Function] = {
     dist.InverseGamma: lambda d, key, shape: d.rate / _gamma(d.concentration, key, shape),
     dist.Beta: _beta,
     dist.BetaBinomial: _beta_binomial,
+    **dict.fromkeys((dist.MultinomialProbs, dist.MultinomialLogits), _multinomial),
+    dist.DirichletMultinomial: _dirichlet_multinomial,
     **dict.fromkeys((dist.ZeroInflatedPoisson, ZeroInflatedProbs, ZeroInflatedLogits), _zero_inflated),
     **dict.fromkeys((dist.HurdlePoisson, dist.HurdleGamma, dist.HurdleLogNormal, HurdleProbs, HurdleLogits), _hurdle),
 }
