@@ -164,7 +164,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_809, 3_000),
     "randomness": ("randomness subsampling", 1_132, 1_100),
     "data": ("data", 1_664, 900),
-    "model": ("model", 4_673, 2_700),
+    "model": ("model", 4_676, 2_700),
     "proof": ("information_flow jaxprs", 1_779, 1_300),
     "access": ("access row_program", 3_304, 1_700),
     "session": ("runs processes", 2_649, 1_500),

@@ -88,6 +88,9 @@ def failing_explained(words: str, what: str = "model") -> Iterator[None]:
             cure = "; pass an array."
             if isinstance(error.obj, tuple | list):
                 cure = "; pass its arrays as arguments of their own, those of batches joined by numpy.concatenate."
+        if any(f.filename.endswith("censored.py") for f in traceback.extract_tb(error.__traceback__)):
+            said = "NumPyro censors no law without a cdf, nor one that is made of vectors, as Beta and mixtures are"
+            cure = "; take another law, such as dist.Weibull or dist.LogNormal, or write its density by numpyro.factor."
         raise UnsupportedModelError(f"the {what} fails on {words}{user_line(error)}: {said}{cure}") from None
 
 
