@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpppl.access import door, exact_sum, ghost_sum
+from dpppl.access import centring, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
 from dpppl.access.clipping import Adaptive, Flat, PerSite, british, scaled, with_count
 from dpppl.access.drawn import Blocks, Drawn
 from dpppl.access.mechanism import Mechanism
@@ -200,3 +200,60 @@ def test_factors_keep_the_products_that_a_gradient_leaves_out(monkeypatch):
     row_program = door.Access.row_program.func
     assert row_program(SimpleNamespace(**made, forms=None)) is passes.GRADIENT
     assert row_program(SimpleNamespace(**made, forms="forms")) is passes.FACTORS
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_are_summed_over_all_blocks_of_rows(groups, dtype):
+    """Also where there are more blocks than are taken at once, and a last one that is not full."""
+    rng, rows = np.random.default_rng(0), 21 * ghost_sum.BLOCK + 5
+    with jax.enable_x64(True):
+        a, b = (jnp.asarray(rng.integers(-3, 4, (rows, groups, k)), dtype) for k in (2, 3))
+        found = jax.jit(ghost_sum._product)(a, b)
+        np.testing.assert_array_equal(found, np.einsum("bgm,bgn->gmn", np.asarray(a, int), np.asarray(b, int)))
+
+
+def test_rows_of_a_device_are_those_of_the_draw_that_it_has():
+    """Places among all that were drawn come with them, in their order; without a mask all that were drawn count."""
+    index = jnp.array([7, 2, 5, 4, 9, 5], jnp.int32)
+    for mask, own, places in (
+        (None, [1, 0, 1], [2, 3, 5]),
+        (jnp.array([True, True, False, True, True, True]), [0, 1], [3, 5]),
+    ):
+        found, counts, where = jax.jit(drawn._own, static_argnums=3)(index, mask, jnp.int32(4), 3)
+        assert counts.tolist() == [True] * len(own) + [False] * (6 - len(own))
+        assert found[: len(own)].tolist() == own and where[: len(own)].tolist() == places
+
+
+def test_each_number_of_a_lookup_stands_once_with_the_sum_of_its_rows():
+    number, b = jnp.array([2, 0, 2, 5, 0, 2]), jnp.arange(6.0)[:, None] + 1.0
+    found, total = jax.jit(factors._distinct, static_argnums=2)(number, b, 5)
+    assert found.tolist() == [2, 0, 5, 5, 5, 5]  # 5 is no number of the table
+    assert total[:, 0].tolist() == [1.0 + 3.0 + 6.0, 2.0 + 5.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("gram", [None, np.eye(2, dtype=np.float32)], ids=["many", "few"])
+def test_a_centre_is_where_clipped_scores_have_mean_zero(gram):
+    """Weights need not add up to 1; scores that are not finite do not count."""
+    scores = np.float32([[0.0, 0.0], [1.0, 2.0], [9.0, -3.0], [0.5, 0.1], [np.nan, 0.0]])
+    weights = np.float32([0.02, 0.03, 0.01, 0.04, 0.2])
+    a = np.asarray(
+        jax.jit(lambda s, w: centring.centre(s, w, 1.5, None if gram is None else jnp.asarray(gram)))(scores, weights)
+    )
+    moved = scores[:4] - a
+    clipped = moved * np.minimum(1.0, 1.5 / np.linalg.norm(moved, axis=1))[:, None]
+    assert np.max(np.abs(weights[:4] @ clipped)) < 1e-3 * 0.1 and np.linalg.norm(moved, axis=1).max() > 1.5
+
+
+def test_the_norm_of_a_row_is_that_at_the_start_or_the_shorter_of_two_others():
+    """The latter where that at the start is 1,000 times shorter, as where a product of latents starts at 0."""
+    statistic = norm_histogram.gradient_norm(lambda z, row, public: row["y"] * jnp.sum(z["a"] ** 2))
+    at = lambda start, far: {"start": {"a": start}, "far": {"a": far}}  # noqa: E731
+    bins = jax.jit(lambda start, far: jnp.argmax(statistic(at(start, far), {"y": jnp.float32(1.0)}, {})))
+    of = lambda *lengths: np.float32([[0.6 * length, 0.8 * length, 0.0] for length in lengths])  # noqa: E731
+    number = lambda slope: int(np.floor(np.log2(slope))) - norm_histogram.LOWEST  # noqa: E731
+    assert int(bins(of(1e-5)[0], of(1.1, 4.0))) == number(2.2)
+    assert int(bins(of(1e-5)[0], of(4.0, 1.1))) == number(2.2)
+    assert int(bins(of(1.1)[0], of(400.0, 100.0))) == number(2.2)
+    norms = norm_histogram.Norms(edges=np.arange(4.0), mass=np.array([0.5, 0.25, 0.25]), error=0.1)
+    assert [norms.quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)] == [1.0, 2.0**0.5, 2.0, 4.0, 8.0]
