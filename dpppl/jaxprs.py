@@ -199,6 +199,19 @@ def has_slope(program: Traced, varies: Sequence[bool]) -> list[bool]:
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 
+def is_rearranged(program: Traced, value: Atom, other: Atom) -> bool:
+    """Whether one variable of a program is another, or this in another shape.
+
+    >>> program = jax.make_jaxpr(lambda x: (2.0 * x, x.reshape(1, 3)))(np.ones(3)).jaxpr
+    >>> [is_rearranged(program, v, program.invars[0]) for v in program.outvars]
+    [False, True]
+    """
+    made_of = {e.outvars[0]: e.invars[0] for e in open_jaxpr(program).eqns if e.primitive.name in REARRANGEMENTS}
+    while value is not other and not is_literal(value) and value in made_of:
+        value = made_of[value]
+    return value is other
+
+
 def split(program: Traced, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
     the outputs. Constants are the first inputs. Equations without cost stay in the second; None if nothing else is left.

@@ -85,6 +85,12 @@ def half_cauchy_wrong(y):
         numpyro.sample("y", dist.Normal(0.0, tau), obs=y)
 
 
+def uniform_wrong(y):
+    u = numpyro.sample("u", dist.Uniform(1.0, 0.0))
+    with rows(y):
+        numpyro.sample("y", dist.Normal(u, 1.0), obs=y)
+
+
 def two_responses(y, z):
     mu = normal()
     with rows(y):
@@ -242,7 +248,7 @@ def text_site(y):
 
 COUNTS = np.arange(N) % 5
 MODELS = [
-    ("a prior of scale 0", lambda: chain(F, model=half_cauchy_wrong), "on the prior alone|no step was run or charged"),
+    ("a prior of scale 0", lambda: chain(F, model=half_cauchy_wrong), "'tau'|scale|positive"),
     ("two sites of one name", lambda: chain(F, F, model=two_responses), "'y'|two sites"),
     ("a plate within a plate of rows", lambda: chain(F, model=nested), "'data' and 'again'|data_plate='data'"),
     ("NumPyro's subsampling", lambda: chain(F, model=subsampled), None),
@@ -267,13 +273,16 @@ MODELS = [
     ("as many groups as the rows have", lambda: chain(COUNTS, F, model=wrong_plate_of_group), "number of|group"),
     ("rows indexed by a latent", lambda: chain(F, model=latent_index), "'k'|steps only|index"),
     ("a distribution's class as a prior", lambda: chain(F, model=missing_parenthesis), "dist.normal|expected an instance"),
-    ("a truncation that leaves nothing", lambda: chain(F, model=truncated_nothing), "'y'|not finite"),
+    ("a truncation that leaves nothing", lambda: chain(F, model=truncated_nothing), "'y'|lower bound"),
     ("cutpoints that are not ordered", lambda: chain(COUNTS % 3, model=unordered_cuts), "'y'|cutpoints|order"),
+    ("cutpoints that are written in a wrong order", lambda: chain(COUNTS % 3, model=in_plate(lambda mu: dist.OrderedLogistic(mu, jnp.array([1.0, -1.0])))), "'y'|cutpoints|order"),
+    ("a regression whose scale may be negative", lambda: chain(F, model=in_plate(lambda mu: dist.Normal(jnp.zeros(N), mu))), "'y'|scale|positive"),
+    ("a uniform prior from 1 to 0", lambda: chain(F, model=uniform_wrong), "'u'|lower bound"),
     ("a mean of another length than its covariance", lambda: chain(X, model=wrong_event), "dist.multivariatenormal(mu|(2, 1), (3, 3)"),
     ("a site without a name", lambda: chain(F, model=text_site), None),
     ("a scale that may be negative", lambda: chain(F, model=in_plate(lambda mu: dist.Normal(0.0, mu))), "'y'|scale|positive"),
     ("a rate that may be negative", lambda: chain(COUNTS, model=in_plate(lambda mu: dist.Poisson(mu))), "'y'|rate|positive"),
-    ("a probability that may be above 1", lambda: chain(Y, model=in_plate(lambda mu: dist.Bernoulli(mu))), "'y'|probs|[0, 1]"),
+    ("a probability that may be above 1", lambda: chain(Y, model=in_plate(lambda mu: dist.Bernoulli(mu))), "'y'|probs|between 0 and 1"),
     ("obs as a list", lambda: chain(F, model=in_plate(lambda mu: dist.Normal(mu, 1.0), obs=lambda y: [v for v in y])), "jax.numpy"),
     ("obs of another shape", lambda: chain(F, model=in_plate(lambda mu: dist.Normal(mu, 1.0), obs=lambda y: y[:, None])), "'y'|shape"),
 ]
@@ -298,8 +307,8 @@ DATA = [
     ("a frame with a date", lambda: chain(ADMISSIONS[["age", "admitted"]], Y, model=linear), "'admitted'|datetime"),
     ("a frame's values of mixed types", lambda: chain(ADMISSIONS.to_numpy(), Y, model=linear), "'x'|object|numbers"),
     ("nullable integers", lambda: chain(GAPPY), None),
-    ("a series of two indices", lambda: chain(F, pd.Series(F, index=np.arange(N)[::-1]), model=slope), None),
-    ("two series in different orders", lambda: chain(pd.Series(F), pd.Series(F, index=np.arange(N)[::-1]), model=slope), "different indices|.loc["),
+    ("a series of two indices", lambda: chain(F, pd.Series(F, index=np.arange(N)[::-1]), model=slope), "'y'|order of its index|y.to_numpy()"),
+    ("two series in different orders", lambda: chain(pd.Series(F), pd.Series(F, index=np.arange(N)[::-1]), model=slope), "different indices|y.reindex(x.index)"),
     ("a grouped column", lambda: chain(ADMISSIONS.groupby("ward", observed=True)["age"]), "'y'|seriesgroupby|array"),
     ("a rolling mean", lambda: chain(pd.Series(F).rolling(3)), "'y'|rolling|array"),
     ("a frame's shape", lambda: chain(ADMISSIONS.shape), None),

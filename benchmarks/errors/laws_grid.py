@@ -4,13 +4,16 @@
 without samples; the last two must be 0. Results are kept in `--file`, one line a case: a second call runs what is missing alone. Each
 process takes a few laws, since one process runs out of memory maps after some hundreds of compiled programs. Names of laws run
 these alone; `--show` prints each message, `--again` runs what failed once more. `--trace` ends each case where its programs would be
-compiled, with everything that a law can change done: ten times as fast; "ran" are then those that came so far.
+compiled, with everything that a law can change done: ten times as fast; "ran" are then those that came so far. `--sample 60` runs so many
+cases, drawn so that each variant and method has its turn.
 """
 
 import argparse
 import contextlib
 import io
+import itertools
 import json
+import random
 import subprocess
 import sys
 import warnings
@@ -309,6 +312,17 @@ def cases(names, methods=METHODS):
     return [(law, v, m) for law in names for v in VARIANTS if applies(law, v) for m in methods]
 
 
+def sampled(every, count):
+    """So many of these cases, the same in each call: one of each variant and method, then a second, and so on."""
+    rng, groups = random.Random(0), {}
+    for each in every:
+        groups.setdefault(each[1:], []).append(each)
+    for group in groups.values():
+        rng.shuffle(group)
+    turns = itertools.zip_longest(*rng.sample(list(groups.values()), len(groups)))
+    return [each for turn in turns for each in turn if each is not None][:count]
+
+
 def known(path):
     """Results so far, by case."""
     if not path.exists():
@@ -325,10 +339,13 @@ def main():
     parser.add_argument("--again", action="store_true", help="run what failed once more")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="run these methods alone")
     parser.add_argument("--trace", action="store_true", help="end each case before its programs are compiled")
+    parser.add_argument("--sample", type=int, help="run so many cases alone, of all laws and variants")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process
     parser.add_argument("--laws-at-a-time", type=int, default=3, help="how many laws a process takes")
     given = parser.parse_args()
     names, every = given.laws or list(LAWS), cases(given.laws or list(LAWS), given.methods)
+    if given.sample is not None:
+        every = [each for each in sampled(cases(LAWS, given.methods), given.sample) if each[0] in names]
     if given.again:
         kept = {each: found for each, found in known(given.file).items() if found[0] in (RAN, REFUSED)}
         given.file.write_text("".join(_line(each, *found) for each, found in kept.items()))
@@ -349,6 +366,7 @@ def main():
                 __file__,
                 "--here",
                 *["--trace"] * given.trace,
+                *([] if given.sample is None else ["--sample", str(given.sample)]),
                 "--file",
                 str(given.file),
                 *own,

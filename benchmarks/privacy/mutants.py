@@ -238,7 +238,10 @@ def mutants(file, share=1.0, seed=0, within=None):
         if rank < share and (within is None or line in within):
             kept.append((rank, place, span, make))
     for _, place, span, make in sorted(kept, key=lambda each: each[0]):
-        changed = make()
+        try:
+            changed = make()
+        except AttributeError:  # cosmic-ray's, of an exception that a module holds, as in except zipfile.BadZipFile
+            continue
         if changed is None or changed in seen:
             continue
         seen.add(changed)

@@ -1,6 +1,6 @@
 """Programs of a user's functions that get no rows: each is proved to have captured none, and the proved program is what runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +34,28 @@ def proved(function: Function, *arguments: object, num_rows: int | None) -> Func
         return jax.tree.unflatten(jax.tree.structure(outputs), call(*leaves))
 
     return run
+
+
+def known(program: Traced, given: Sequence[Tree]) -> list[np.ndarray | None]:
+    """The numbers of those outputs of a closed program that are computed from constants and from known inputs; None for others.
+
+    - **given** - an array for each input; None, or no array, where it is not known.
+
+    >>> known(jax.make_jaxpr(lambda x, y: (x + 1.0, y, jax.numpy.zeros(())))(0.0, 0.0), [np.float32(1.0), None])
+    [array(2., dtype=float32), None, array(0., dtype=float32)]
+    """
+    jaxpr, is_array = (
+        program.jaxpr,
+        lambda x: hasattr(x, "dtype") and not isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct),
+    )
+    inputs = dict(zip(jaxpr.invars, given, strict=True)) | dict(zip(jaxpr.constvars, program.consts))
+    varies = jaxprs.varying(jaxpr, [not is_array(inputs[v]) for v in jaxprs.inputs_of(jaxpr)])
+    wanted = [v for v in jaxpr.outvars if jaxprs.is_literal(v) or v not in varies]
+    names = [v for v, value in inputs.items() if is_array(value)]
+    evaluated = partial(jaxprs.evaluate, jaxpr, wanted=wanted)
+    run = lambda *values: evaluated(dict(zip(names, values)))  # noqa: E731
+    numbers = iter(jax.device_get(executables.run_once(run, *(inputs[v] for v in names))) if wanted else ())
+    return [next(numbers) if jaxprs.is_literal(v) or v not in varies else None for v in jaxpr.outvars]
 
 
 def by_site(check: Callable[[Traced], R], program: Traced, outputs: Tree) -> R:

@@ -87,6 +87,7 @@ def with_indicators(fn: Distribution, indicators: tuple[object, ...]) -> Distrib
     """The distribution of a censored site with other indicators, masks kept."""
     *outer, inner = layers(fn)
     found = type(inner)(inner.base_dist, *indicators)
+    found._support = inner.support  # NumPyro's Levy loses its own where a censored law holds it
     for layer in reversed(outer):
         if isinstance(layer, dist.MaskedDistribution):
             found = found.mask(layer._mask)
@@ -134,7 +135,7 @@ def is_outside(site: Site) -> Tree:
     """Whether a censored site observes finite values that cannot occur: outside the distribution's support, or against the
     declared limits. A censored row may lie on the support's boundary. The result has the value's shape, or broadcasts to it."""
     fn, (value, indicators) = site["fn"], own(site)
-    support = unwrapped(fn).base_dist.support
+    support = unwrapped(fn).support
     touches = lambda x: support(x) | (x == getattr(support, "lower_bound", x))  # noqa: E731
     if is_interval(fn):
         lower, upper = value[..., 0], value[..., 1]

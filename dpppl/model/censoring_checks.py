@@ -79,7 +79,7 @@ def _check_part(site: Site, part: Distribution, censored: dict[str, Site]) -> No
             "of shape (n,), or give one public number."
         )
     if isinstance(part, int | float):
-        support = unwrapped(site["fn"]).base_dist.support
+        support = unwrapped(site["fn"]).support
         with jax.ensure_compile_time_eval():
             inside = support(part)
         if not isinstance(inside, jax.core.Tracer) and not inside:

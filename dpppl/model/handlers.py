@@ -22,7 +22,7 @@ from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import VALUE_ERRORS
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
-from dpppl.model.refusals import CONTROL_FLOW, check_parameters, check_shape
+from dpppl.model.refusals import CONTROL_FLOW, check_shape
 from dpppl.model.structure import Site, Trace, is_observed, log_prob_of, plates_of, scalar_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
 from dpppl.validation import a
@@ -88,6 +88,9 @@ def failing_explained(words: str, what: str = "model") -> Iterator[None]:
             cure = "; pass an array."
             if isinstance(error.obj, tuple | list):
                 cure = "; pass its arrays as arguments of their own, those of batches joined by numpy.concatenate."
+        if any(f.filename.endswith("censored.py") for f in traceback.extract_tb(error.__traceback__)):
+            said = "NumPyro censors no law without a cdf, nor one that is made of vectors, as Beta and mixtures are"
+            cure = "; take another law, such as dist.Weibull or dist.LogNormal, or write its density by numpyro.factor."
         raise UnsupportedModelError(f"the {what} fails on {words}{user_line(error)}: {said}{cure}") from None
 
 
@@ -117,7 +120,6 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
 def explained_log_prob(site: Site) -> jax.Array:
     """`log_prob_of`. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
     check_shape(site)
-    check_parameters(site)
     try:
         log_prob = log_prob_of(site)
     except (TypeError, ValueError) as error:

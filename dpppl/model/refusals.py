@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.rules import Kind, kind_of
 from dpppl.model.arguments import quoted as quoted
-from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, layers, scalar_of, unwrapped
+from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, scalar_of, unwrapped
 from dpppl.types import Distribution, Traced, Tree
 
 MANY = (
@@ -224,66 +227,108 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
     )
 
 
-_BOUNDED = type(constraints.positive) | type(constraints.greater_than_eq(0.0)) | type(constraints.unit_interval)
 _MOST_OUTSIDE = 2.0  # sds of a prior above 0, below which more than a fiftieth of it is no parameter
+_ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
+_ONE, _POSITIVE = type(constraints.unit_interval), type(constraints.greater_than(0.0))
+_ORDERED = "dist.TransformedDistribution(dist.Normal(0, 2).expand([2]), dist.transforms.OrderedTransform())"
+_KINDS: dict[type, tuple[str, str]] = {
+    _ONE: ("between 0 and 1", ", or write jax.nn.sigmoid({})"),
+    _POSITIVE: ("positive", ", or write jnp.exp({})"),
+    type(constraints.integer_greater_than(0)): ("a whole number that is not negative", ""),
+    type(constraints.open_interval(0.0, 1.0)): ("within its bounds", ""),
+    type(constraints.ordered_vector): ("in increasing order", f", such as {_ORDERED}"),
+    type(constraints.lower_cholesky): ("lower triangular with a positive diagonal, the factor of a covariance", ""),
+    type(constraints.simplex): ("shares that add up to 1", ", or write jax.nn.softmax({})"),
+    type(constraints.real): ("a number, not NaN", ""),
+}
+"""By the first kind of NumPyro's constraints that a parameter is of: what it must be, and how to make it of a latent."""
+_INTERVALS = type(constraints.interval(0.0, 1.0)) | type(constraints.integer_interval(0, 1))
 
 
-def check_parameters(site: Site) -> None:
-    """Refuse a distribution with a parameter that is written in the model and outside of its range, as a scale below 0."""
-    for fn, name, constraint in _bounded(site):
-        value = vars(fn).get(name)
-        is_written = isinstance(value, int | float | np.ndarray | np.generic)
-        is_written |= isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
-        if is_written and not np.all(constraint(np.asarray(value))):
-            words = "between 0 and 1" if constraint is constraints.unit_interval else "positive"
-            raise UnsupportedModelError(
-                f"the {type(fn).__name__} of site '{site['name']}' has a {name} that is not {words}; correct it."
-            )
+class Claim(NamedTuple):
+    """A condition on a model, and the error where it does not hold.
+
+    - **message** - the error.
+    - **holds** - whether numbers fulfil the condition.
+    - **numbers** - these, perhaps traced.
+    - **same** - two traced values, or none: the condition is one only if the first is the second, or that in another shape."""
+
+    message: str
+    holds: Callable[..., bool]
+    numbers: tuple[Tree, ...]
+    same: tuple[Tree, ...] = ()
 
 
-def check_priors(trace: Mapping[str, Site]) -> None:
-    """Refuse a latent that is a constant, and one that is a scale, a rate or a probability and may be none under its prior."""
-    sites = [site for site in trace.values() if site["type"] == "sample"]
-    latents = {id(site["value"]): site for site in sites if not site["is_observed"]}
-    for name, fn in ((site["name"], unwrapped(site["fn"])) for site in latents.values()):
+def claims(trace: Mapping[str, Site]) -> Iterator[Claim]:
+    """Conditions on parameters of a model's distributions, and on priors of latents that are such parameters, that are open yet.
+
+    Raises UnsupportedModelError where a number that is written in the model breaks one, and for a latent that is a constant."""
+    sites = [site for site in trace.values() if site["type"] == "sample" and not site["infer"].get("is_auxiliary")]
+    latents = [site for site in sites if not site["is_observed"]]
+    for name, fn in ((site["name"], unwrapped(site["fn"])) for site in latents):
         if type(fn).__name__ == "Delta":
             raise UnsupportedModelError(
                 f"latent '{name}' is a Delta, which is a constant: write its value in the model."
             )
-    for site in sites:
-        for fn, name, constraint in _bounded(site):
-            latent = latents.get(id(vars(fn).get(name)))
-            if latent is not None and _may_be_outside(latent["fn"], constraint):
-                words, link = (
-                    ("between 0 and 1", "jax.nn.sigmoid")
-                    if constraint is constraints.unit_interval
-                    else ("positive", "jnp.exp")
-                )
-                raise UnsupportedModelError(
-                    f"the {name} of site '{site['name']}' is latent '{latent['name']}', whose prior is not {words}: give it one "
-                    f"that is, or write {link}({latent['name']})."
-                )
+    on_reals = [site for site in latents if isinstance(scalar_of(site["fn"].support), type(constraints.real))]
+    for claim in (claim for site in sites for claim in _claims(site, on_reals)):
+        if any(isinstance(number, jax.core.Tracer) for number in (*claim.numbers, *claim.same)):
+            yield claim
+        elif not claim.holds(*map(np.asarray, claim.numbers)):
+            raise UnsupportedModelError(claim.message)
 
 
-def _bounded(site: Site) -> Iterator[tuple[Distribution, str, Tree]]:
-    """The parameters of a site's distribution that are positive or probabilities."""
-    for fn in layers(site["fn"]):
+def _claims(site: Site, latents: Sequence[Site]) -> Iterator[Claim]:
+    for fn in _laws(site["fn"]):
         for name, constraint in fn.arg_constraints.items():
-            if isinstance(constraint := scalar_of(constraint), _BOUNDED):
-                yield fn, name, constraint
+            constraint, value = scalar_of(constraint), vars(fn).get(name)
+            kind = next((kind for kind in _KINDS if isinstance(constraint, kind)), None)
+            if kind is None or not isinstance(value, int | float | np.ndarray | np.generic | jax.Array):
+                continue
+            words, cure = _KINDS[kind]
+            what = f"parameter '{name}' of site '{site['name']}' ({type(fn).__name__}) must be {words}"
+            message = f"{what}: correct the constant or the Public array that gives it."
+            yield Claim(message, partial(_is_inside, constraint), (value,))
+            for latent in latents if cure and isinstance(value, jax.core.Tracer) else ():
+                if np.size(latent["value"]) != np.size(value):
+                    continue
+                message = (
+                    f"the {name} of site '{site['name']}' is latent '{latent['name']}', whose prior is not {words}: give it one "
+                    f"that is{cure.format(latent['name'])}."
+                )
+                try:
+                    moments = latent["fn"].mean, latent["fn"].variance
+                except Exception:  # a law without moments
+                    continue
+                yield Claim(message, partial(_is_mostly_inside, kind), moments, (value, latent["value"]))
+    if isinstance(support := scalar_of(site["fn"].support), _INTERVALS):
+        message = f"the lower bound of site '{site['name']}' is above its upper one: exchange them."
+        yield Claim(message, lambda low, high: bool(np.all(low <= high)), (support.lower_bound, support.upper_bound))
 
 
-def _may_be_outside(prior: Distribution, constraint: Tree) -> bool:
-    """Whether more than a fiftieth of a prior on the real line is outside, by its mean and variance where these are written."""
-    if not isinstance(scalar_of(prior.support), type(constraints.real)):
+def _laws(fn: Distribution) -> Iterator[Distribution]:
+    """A distribution, and those that it is made of."""
+    yield fn
+    for value in vars(fn).values():
+        for inner in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inner, dist.Distribution):
+                yield from _laws(inner)
+
+
+def _is_inside(constraint: Tree, value: np.ndarray) -> bool:
+    if isinstance(constraint, type(constraints.real)):
+        return not np.any(np.isnan(value))  # -inf is a logit of 0
+    if isinstance(constraint, type(constraints.simplex)):
+        return bool(np.all(value >= 0.0) and np.all(np.abs(np.sum(value, axis=-1) - 1.0) < _ROUNDED))
+    return bool(np.all(constraint(value)))
+
+
+def _is_mostly_inside(kind: type, mean: np.ndarray, variance: np.ndarray) -> bool:
+    """Whether at most a fiftieth of a prior on the real line is outside; of one of many numbers, none is thought to be inside."""
+    if kind not in (_ONE, _POSITIVE):
         return False
-    try:
-        with jax.ensure_compile_time_eval():
-            mean, sd = np.asarray(prior.mean), np.sqrt(np.asarray(prior.variance))
-    except Exception:  # parameters that are latents, or a law without moments
-        return False
-    high = mean + _MOST_OUTSIDE * sd if constraint is constraints.unit_interval else 0.0
-    return bool(np.any((mean - _MOST_OUTSIDE * sd < 0.0) | (high > 1.0)))
+    reach = _MOST_OUTSIDE * np.sqrt(variance)
+    return not np.any((mean - reach < 0.0) | ((mean + reach > 1.0) & (kind is _ONE)))
 
 
 def check_shape(site: Site) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
-from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
+from numpyro.distributions.discrete import HurdleLogits, HurdleProbs, ZeroInflatedLogits, ZeroInflatedProbs
 
 from dpppl.model import quick
 from dpppl.model.structure import unwrapped
@@ -23,6 +23,7 @@ from dpppl.types import Distribution, Function, Scalar, Tree
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE = 40.0, 1000, 8, 1e-10
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
 at a time, and a term that ends a tail."""
+_RARE = 1e-4  # a probability of counts above 0, below which that of 0, rounded, does not give it
 _RAISED, _DEGREES, _FARTHEST = 4, (9, 5), 5.6
 """By how much a gamma variate's concentration is raised; degrees of its quantile in normal numbers up to the last, and in 1 over
 the root of the concentration."""
@@ -135,9 +136,46 @@ def _beta_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int,
     return _binomial(dist.BinomialProbs(_beta(beta, first, shape), distribution.total_count), second, shape)
 
 
+def _multinomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Category by category, each binomial among the trials that are left: a total_count may be a row's own."""
+    probs = jnp.broadcast_to(distribution.probs, shape)
+    left = jnp.broadcast_to(jnp.asarray(distribution.total_count, probs.dtype), shape[:-1])
+    rest = jnp.flip(jnp.cumsum(jnp.flip(probs, -1), axis=-1), -1)
+    shares = jnp.moveaxis(jnp.where(rest > 0.0, jnp.clip(probs / rest, 0.0, 1.0), 1.0).at[..., -1].set(1.0), -1, 0)
+
+    def category(left: jax.Array, given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        found = _binomial(dist.BinomialProbs(given[0], left), given[1], left.shape).astype(left.dtype)
+        return left - found, found
+
+    return jnp.moveaxis(lax.scan(category, left, (shares, jax.random.split(key, shape[-1])))[1], 0, -1)
+
+
+def _dirichlet_multinomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second = jax.random.split(key)
+    gammas = _gamma(jnp.broadcast_to(distribution.concentration, shape), first, shape)
+    probs = gammas / jnp.sum(gammas, axis=-1, keepdims=True)
+    return _multinomial(dist.MultinomialProbs(probs, distribution.total_count), second, shape)
+
+
 def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
+    return jnp.where(quick.uniform(key, shape, 255) < distribution.gate, 0, others)
+
+
+def _hurdle(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A count of 0 in the base distribution is drawn again, by inversion: NumPyro draws until no row has one, which never ends
+    where a row has a rate of 0."""
+    base, lead = distribution.base_dist, shape[: len(shape) - len(distribution.batch_shape)]
+    others = drawn(base, key, lead)
+    if base.support.is_discrete:
+        log_p = lambda k: jnp.broadcast_to(base.log_prob(k), shape)  # noqa: E731
+        above = jnp.where(
+            log_p(0.0) < -_RARE, -jnp.expm1(log_p(0.0)), sum(jnp.exp(log_p(k)) for k in (1.0, 2.0, 3.0, 4.0))
+        )
+        first = jnp.exp(log_p(1.0)) / above
+        again = _inverted(quick.uniform(key, shape, 254), first, lambda k: jnp.exp(log_p(k + 1.0) - log_p(k)))
+        others = jnp.where(others == 0, again + 1.0, others)
     return jnp.where(quick.uniform(key, shape, 255) < distribution.gate, 0, others)
 
 
@@ -213,5 +251,8 @@ _DRAWS: dict[type, Function] = {
     dist.InverseGamma: lambda d, key, shape: d.rate / _gamma(d.concentration, key, shape),
     dist.Beta: _beta,
     dist.BetaBinomial: _beta_binomial,
+    **dict.fromkeys((dist.MultinomialProbs, dist.MultinomialLogits), _multinomial),
+    dist.DirichletMultinomial: _dirichlet_multinomial,
     **dict.fromkeys((dist.ZeroInflatedPoisson, ZeroInflatedProbs, ZeroInflatedLogits), _zero_inflated),
+    **dict.fromkeys((dist.HurdlePoisson, dist.HurdleGamma, dist.HurdleLogNormal, HurdleProbs, HurdleLogits), _hurdle),
 }

@@ -11,12 +11,13 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax.sharding import Mesh
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.information_flow.row_free import by_site
-from dpppl.jaxprs import Dependence, abstract, used_inputs
+from dpppl.information_flow.row_free import by_site, known
+from dpppl.jaxprs import Dependence, abstract, is_rearranged, used_inputs
 from dpppl.model import censoring, handlers, missing, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes, zeros
 from dpppl.model.handlers import BindLatents, BindRows, Latent, Observe, made_up_value, trace_of
@@ -220,7 +221,7 @@ class SplitModel:
     ) -> Trace:  # fmt: skip
         def latent(site: Site, transform: Distribution) -> Tree:
             if site["name"] in self.local:
-                return _placeholder(site, transform)
+                return jnp.zeros(unconstrained_shape(site, transform))
             if unconstrained_shape(site, transform) != self.latents[site["name"]].shape:
                 message = refusals.latent_of_each_row_message(site["name"], joint_name(site["fn"]))
                 raise UnsupportedModelError(message)
@@ -266,7 +267,7 @@ def split_model(
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with handlers.failing_explained(arguments.words), handlers.explained():
-        structure, program, outputs = _explore(model, arguments)
+        structure, program, outputs, claims = _explore(model, arguments)
 
     def again() -> object:
         """The same of another call of the model, or the kind of its error where it fails."""
@@ -276,7 +277,7 @@ def split_model(
             return type(error)
 
     try:
-        return _split(model, args, kwargs, arguments, structure, (program, outputs), data_plate, variational)
+        return _split(model, args, kwargs, arguments, structure, (program, outputs), claims, data_plate, variational)
     except Exception:
         first = _seen(structure, program)
         if any(again() != first for _ in range(2)):
@@ -286,7 +287,7 @@ def split_model(
 
 def _split(
     model: Model, args: tuple[object, ...], kwargs: dict[str, object], arguments: Arguments, structure: Structure,
-    program: tuple[Traced, Tree], data_plate: str | None, variational: bool,
+    program: tuple[Traced, Tree], claims: Function, data_plate: str | None, variational: bool,
 ) -> SplitModel:  # fmt: skip
     """`split_model`, from what the model is on all rows."""
 
@@ -311,6 +312,7 @@ def _split(
         latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, summed, masked
     )  # fmt: skip
     public = arguments.public_values(model, args, kwargs)
+    claims(public)
     stand_ins = missing.stand_ins(split, structure.latents, public)
     deterministic, observed, unlike = check_dependence(split.terms, latents, arguments)
     refusals.check_latents(structure)
@@ -328,37 +330,49 @@ def _seen(structure: Structure, program: Traced) -> tuple[list[str], str]:
     return list(structure.latents), re.sub(r"0x[0-9a-f]+", "", str(program))
 
 
-def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Traced, Tree]:
-    """Run the model abstractly as NumPyro does, on all rows or on so many: its structure, and the program of all that it
-    computes. Sites outside of all plates that observe what depends on no row, as handlers.condition makes them, are a part of
-    the prior."""
+def _explore(
+    model: Model, arguments: Arguments, num_rows: int | None = None
+) -> tuple[Structure, Traced, Tree, Function]:
+    """Run the model abstractly as NumPyro does, on all rows or on so many: its structure, the program of all that it computes,
+    and a function that checks, given Public arrays, the parameters that are computed from these and from constants alone.
+
+    Sites outside of all plates that observe what depends on no row, as handlers.condition makes them, are a part of the prior."""
     rows = arguments.rows if num_rows is None else arguments.shapes(num_rows)
     found: list[Structure] = []
+    claims: list[refusals.Claim] = []
     outside: dict[str, Tree] = {}
 
-    def run(rows: Arrays, public: Arrays) -> Tree:
-        with numpyro.handlers.seed(rng_seed=0):
-            trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
-        refusals.check_priors(trace)
+    def run(rows: Arrays, public: Arrays, unknown: jax.Array) -> Tree:
+        latent = lambda site, transform: jnp.full(unconstrained_shape(site, transform), unknown, float)  # noqa: E731
+        with numpyro.handlers.seed(rng_seed=unknown):
+            trace = trace_of(model, arguments, BindLatents(latent), rows, public)
+        claims.extend(refusals.claims(trace))
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
         samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
         log_probs = {name: handlers.explained_log_prob(site) for name, site in samples.items()}
         limits = {name: censoring.leaves(site) for name, site in samples.items()}
-        return list(outside.values()), values, log_probs, limits
+        return (list(outside.values()), values, log_probs, limits), [(claim.numbers, claim.same) for claim in claims]
 
-    program, outputs = jax.make_jaxpr(run, return_shape=True)(rows, arguments.public)
+    whole, (outputs, numbers) = jax.make_jaxpr(run, return_shape=True)(rows, arguments.public, abstract((), np.int32))
+    last = len(jax.tree.leaves(outputs))
+    program = whole.replace(jaxpr=whole.jaxpr.replace(outvars=whole.jaxpr.outvars[:last]))
     for number, name in enumerate(outside):
-        used = used_inputs(program, [output == number for output in range(len(program.jaxpr.outvars))])
+        used = used_inputs(program, [output == number for output in range(last)])
         if not any(used[: len(rows)]):
             del found[0].observed[name]
             found[0].fixed.append(name)
-    return found[0], program, outputs
 
+    def check(public: Arrays) -> None:
+        made_of = partial(jax.tree.unflatten, jax.tree.structure(numbers))
+        values = made_of(known(whole, [*[None] * len(rows), *jax.tree.leaves(public), None])[last:])
+        for claim, (given, _), (_, same) in zip(claims, values, made_of(whole.jaxpr.outvars[last:])):
+            is_known = all(value is not None for value in given)
+            if is_known and not claim.holds(*given) and (not same or is_rearranged(whole, *same)):
+                raise UnsupportedModelError(claim.message)
 
-def _placeholder(site: Site, transform: Distribution) -> jax.Array:
-    return jnp.zeros(unconstrained_shape(site, transform))
+    return found[0], program, outputs, check
 
 
 def _total(log_probs: Iterable[Tree]) -> jax.Array:

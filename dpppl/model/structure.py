@@ -279,8 +279,11 @@ def value_at(site: Site, number: Numbers) -> jax.Array:
 
 
 def log_prob_of(site: Site) -> jax.Array:
-    """The log probability of a site's value, scaled."""
-    log_prob: jax.Array = site["fn"].log_prob(site["value"])
+    """The log probability of a site's value, scaled. Whole numbers of a law on the reals become floats."""
+    value = site["value"]
+    if jnp.issubdtype(jnp.result_type(value), jnp.integer) and not site["fn"].support.is_discrete:
+        value = jnp.asarray(value, float)
+    log_prob: jax.Array = site["fn"].log_prob(value)
     return log_prob if site["scale"] is None else site["scale"] * log_prob
 
 

@@ -215,6 +215,34 @@ def test_rows_against_their_declaration_are_outside():
         assert found == expected, (ends, left)
 
 
+@pytest.mark.parametrize("law", [lambda a: dist.Kumaraswamy(jnp.exp(a), 2.0), lambda a: dist.Beta(jnp.exp(a), 2.0)])
+@pytest.mark.parametrize("kind", [LEFT, RIGHT])
+def test_a_law_that_numpyro_cannot_censor_is_refused_with_that_cause(law, kind):
+    """One has no cdf, which NumPyro says without a word; the other holds vectors, of which it says that shapes do not fit."""
+
+    def model(time, censored):
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", time.shape[0]):
+            numpyro.sample("time", kind(law(a), censored), obs=time, infer={"censored_by": 0.5})
+
+    with pytest.raises(
+        UnsupportedModelError, match=r"NumPyro censors no law without a cdf.*; take another law, such as dist.Weibull"
+    ):
+        split_model(model, (np.full(5, 0.3, np.float32), np.zeros(5, bool)), {})
+
+
+@pytest.mark.parametrize("kind", [LEFT, RIGHT, INTERVAL])
+def test_a_law_that_loses_its_support_where_it_is_held_is_censored_all_the_same(kind):
+    """NumPyro's Levy has none in a censored law, which knows it by itself; other indicators left that out."""
+    flags = (jnp.zeros(1, bool),) * (2 if kind is INTERVAL else 1)
+    fn = kind(dist.Levy(0.0, 1.0), *flags)
+    assert censoring.with_indicators(fn.mask(jnp.ones(1, bool)), flags).support is fn.support
+    value = jnp.array([[1.0, 2.0]]) if kind is INTERVAL else jnp.array([1.0])
+    site = {"name": "time", "fn": censoring.with_indicators(fn, flags), "infer": {}, "value": value}
+    assert not np.any(censoring.is_outside(site)) and np.any(censoring.is_outside(site | {"value": -value}))
+    np.testing.assert_allclose(site["fn"].log_prob(value), fn.log_prob(value))
+
+
 def test_inspections_that_do_not_take_place_are_at_infinity():
     site = {
         "name": "time",

@@ -108,6 +108,66 @@ def test_zero_inflated_counts_have_their_share_of_zeros(gate):
         assert np.abs(found[found[:, 1] > 0, 1].mean() - 50.0) < 4.5 * np.sqrt(50.0 / COUNT / (1 - gate))
 
 
+RATES = np.float32([0.3, 3.0, 60.0])
+HURDLES = {
+    "Poisson": lambda: dist.HurdlePoisson(0.2, RATES),
+    "negative binomial": lambda: dist.HurdleDistribution(dist.NegativeBinomial2(RATES, 0.5), gate=0.2),
+    "logits": lambda: dist.HurdleDistribution(dist.Poisson(RATES), gate_logits=np.log(0.25)),
+}
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("name", HURDLES)
+def test_hurdle_counts_have_their_law(name):
+    """Frequencies of 0 to 4, and the mean: within 4.5 standard errors, 18 of them (false alarm 1e-4)."""
+    fn = HURDLES[name]()
+    found = np.asarray(jax.jit(lambda key: drawn(fn, key, (COUNT,)))(jax.random.key(3)))
+    expected = np.exp(np.asarray(fn.log_prob(jnp.arange(5)[:, None])))
+    frequencies = np.stack([(found == k).mean(0) for k in range(5)])
+    assert found.dtype == jax.eval_shape(fn.sample, jax.random.key(0)).dtype
+    np.testing.assert_array_less(np.abs(frequencies - expected), 4.5 * np.sqrt(expected / COUNT) + 1e-4)
+    np.testing.assert_array_less(np.abs(found.mean(0) - fn.mean), 4.5 * found.std(0) / np.sqrt(COUNT))
+
+
+def test_hurdle_counts_of_next_to_no_rate_are_drawn_at_once():
+    """NumPyro's own are drawn again until none is 0, which never ends: one row of rate 0 would stop a run."""
+    draw = jax.jit(lambda rates, key: drawn(dist.HurdlePoisson(0.2, rates), key, (1_000,)))
+    found = np.asarray(draw(np.float32([0.0, 1e-12, -1.0, np.nan]), jax.random.key(3)))
+    assert np.all(np.abs(np.mean(found == 0, axis=0) - 0.2) < 0.06) and set(found[:, :2].ravel().tolist()) == {0, 1}
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("concentration", [None, 3.0])
+def test_multinomial_counts_have_their_law_whatever_each_row_s_total(concentration):
+    """Means and variances within 5 standard errors (18 of them: false alarm 1e-5); a total is traced, as a row's own is."""
+    probs, totals = np.float32([0.1, 0.0, 0.3, 0.6]), np.float32([0.0, 7.0, 300.0])
+
+    def law(totals):
+        if concentration is not None:
+            return dist.DirichletMultinomial(concentration * (probs + 0.1), totals)
+        return (
+            dist.MultinomialProbs(probs, totals)
+            if totals.dtype == int
+            else dist.MultinomialLogits(jnp.log(probs + 1e-30), totals)
+        )
+
+    for given in (totals, totals.astype(int)):
+        found = np.asarray(jax.jit(lambda given, key: drawn(law(given), key, (20_000,)))(given, jax.random.key(3)))
+        assert np.issubdtype(found.dtype, np.integer) and np.array_equal(
+            found.sum(-1), np.broadcast_to(totals, found.shape[:-1])
+        )
+        fn = law(jnp.asarray(given))
+        mean, variance = np.asarray(fn.mean), np.asarray(fn.variance)
+        assert np.all(np.abs(found.mean(0) - mean) <= 5.0 * np.sqrt(variance / 20_000) + 1e-6)
+        kurtosis = np.mean((found - found.mean(0)) ** 4, axis=0)
+        assert np.all(np.abs(found.var(0) - variance) <= 5.0 * np.sqrt(kurtosis / 20_000) + 1e-6)
+
+
+def test_hurdles_of_positive_numbers_have_their_share_of_zeros():
+    found = np.asarray(jax.jit(lambda key: drawn(dist.HurdleGamma(0.2, 2.0, 1.0), key, (COUNT,)))(jax.random.key(3)))
+    assert abs(np.mean(found == 0) - 0.2) < 4.5 * np.sqrt(0.16 / COUNT) and abs(found[found > 0].mean() - 2.0) < 0.05
+
+
 def test_gamma_variates_are_close_in_total_variation(monkeypatch):
     """6e-6 at most, of a concentration that is raised; 1e-4 and more by Wilson and Hilferty's root alone."""
     w = np.linspace(-5.5, 5.5, 20_001)

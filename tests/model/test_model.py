@@ -19,6 +19,7 @@ from zoo import ZOO, G, N
 from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import Public
 from dpppl.model.split import split_model
+from dpppl.model.structure import log_prob_of
 
 BY_NAME = {entry.name: entry for entry in ZOO}
 
@@ -276,3 +277,13 @@ def test_what_follows_from_a_discrete_latent_of_a_row_is_not_returned():
     split = split_model(BY_NAME["chained_switches"].model, args, kwargs)
     assert dict(split.summed) == {"first": 2, "second": 3} and split.deterministic == ()
     assert split.constrain(jax.tree.map(lambda a: a[0], random_z(split, 1)), {}).keys() == {"rate", "shift"}
+
+
+def test_whole_numbers_of_a_law_on_the_reals_have_a_derivative():
+    """NumPyro's power law differentiates in them, which JAX refuses of whole numbers."""
+    site = {"fn": dist.DoublyTruncatedPowerLaw(0.5, 1.0, 9.0), "value": jnp.array([2, 3]), "scale": None}
+    slope = jax.grad(lambda a: jnp.sum(log_prob_of(site | {"fn": dist.DoublyTruncatedPowerLaw(a, 1.0, 9.0)})))(0.5)
+    assert np.isfinite(slope)
+    np.testing.assert_allclose(log_prob_of(site), site["fn"].log_prob(jnp.array([2.0, 3.0])), rtol=1e-6)
+    counted = {"fn": dist.Poisson(2.0), "value": jnp.array([2, 3]), "scale": 3.0}
+    np.testing.assert_allclose(log_prob_of(counted), 3.0 * dist.Poisson(2.0).log_prob(jnp.array([2, 3])))

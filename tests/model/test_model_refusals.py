@@ -16,9 +16,11 @@ from flax import nnx
 from numpyro import handlers
 from numpyro.contrib.control_flow import cond, scan
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
+from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.reparam import LocScaleReparam
 from small_models import latent, seen
 
+import dpppl
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model.arguments import Public
 from dpppl.model.split import split_model
@@ -504,6 +506,25 @@ PARAMETERS = {
     "scale": (lambda: dist.Normal(0.0, 1.0), NORMAL, "the scale of site 'y' is latent 'sigma', whose prior is not positive: give it one"),
     "rate": (lambda: dist.StudentT(5.0, 1.0, 1.0), dist.Poisson, "write jnp.exp(sigma)"),
     "probability": (lambda: dist.Normal(0.5, 1.0), dist.Bernoulli, "whose prior is not between 0 and 1: give it one that is, or write jax.nn"),
+    "traced": (lambda: dist.Normal(jnp.zeros(()), 1.0), NORMAL, "the scale of site 'y' is latent 'sigma', whose prior is not positive"),
+    "of a regression": (lambda: dist.Normal(0.0, 1.0), lambda s: dist.Normal(jnp.zeros(9), s), "the scale of site 'y' is latent 'sigma'"),
+    "in a mixture": (
+        lambda: dist.Normal(0.0, 1.0),
+        lambda s: dist.MixtureSameFamily(dist.Categorical(logits=jnp.zeros(2)), dist.NegativeBinomial2(jnp.ones(2), s)),
+        "the concentration of site 'y' is latent 'sigma'",
+    ),
+    "cutpoints": (
+        lambda: dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+        lambda cuts: dist.OrderedLogistic(0.0, cuts),
+        "the cutpoints of site 'y' is latent 'sigma', whose prior is not in increasing order: give it one that is, such as dist.Tr",
+    ),
+    "ordered": (
+        lambda: dist.TransformedDistribution(dist.Normal(0, 2).expand([2]), dist.transforms.OrderedTransform()),
+        lambda cuts: dist.OrderedLogistic(0.0, cuts),
+        None,
+    ),
+    "in absolute value": (lambda: dist.Normal(0.0, 1.0), lambda s: dist.Normal(0.0, jnp.abs(s)), None),
+    "traced and far from 0": (lambda: dist.Normal(5.0 * jnp.ones(()), 1.0), NORMAL, None),
     "constant": (lambda: dist.Delta(1.0), NORMAL, "latent 'sigma' is a Delta, which is a constant"),
     "far from 0": (lambda: dist.Normal(5.0, 1.0), NORMAL, None),
     "positive": (lambda: dist.HalfNormal(1.0), NORMAL, None),
@@ -516,13 +537,76 @@ PARAMETERS = {
 def test_a_latent_that_may_be_no_scale_is_refused(name):
     """By its prior: more than a fiftieth of it is outside of what the parameter takes."""
     prior, law, words = PARAMETERS[name]
-    y = np.arange(9) % 2 if name in ("rate", "probability", "a share") else np.linspace(-1.0, 1.0, 9, dtype=np.float32)
+    whole = ("rate", "probability", "a share", "in a mixture", "cutpoints", "ordered")
+    y = np.arange(9) % 2 if name in whole else np.linspace(-1.0, 1.0, 9, dtype=np.float32)
     if words is None:
         assert split_model(with_prior(prior, law), (y,), {}).num_rows == 9
     else:
         with pytest.raises(UnsupportedModelError) as caught:
             split_model(with_prior(prior, law), (y,), {})
         assert words in str(caught.value)
+
+
+ZERO = functools.partial(jnp.zeros, ())  # a traced constant, which NumPyro itself does not look at
+CONSTANTS = {
+    "Normal": (lambda: dist.Normal(0.0, ZERO()), "parameter 'scale' of site 'sigma' (Normal) must be positive: correct the constant"),
+    "Gamma": (lambda: dist.Gamma(ZERO(), 1.0), "parameter 'concentration' of site 'sigma' (Gamma) must be positive"),
+    "HalfCauchy": (lambda: dist.HalfCauchy(ZERO()), "'scale' of site 'sigma' (HalfCauchy) must be positive"),
+    "StudentT": (lambda: dist.StudentT(ZERO(), 0.0, 1.0), "'df' of site 'sigma' (StudentT) must be positive"),
+    "Exponential": (lambda: dist.Exponential(ZERO() - 1.0), "'rate' of site 'sigma' (Exponential) must be positive"),
+    "Dirichlet": (lambda: dist.Dirichlet(jnp.zeros(3)), "'concentration' of site 'sigma' (Dirichlet) must be positive"),
+    "one of three": (lambda: dist.Normal(0.0, jnp.arange(3.0)).to_event(1), "'scale' of site 'sigma' (Normal) must be positive"),
+    "expanded": (lambda: dist.Normal(0.0, ZERO()).expand([3]).to_event(1), "'scale' of site 'sigma' (Normal) must be positive"),
+    "truncated": (lambda: dist.TruncatedNormal(0.0, ZERO(), low=0.0), "'scale' of site 'sigma' (Normal) must be positive"),
+    "a factor": (lambda: dist.MultivariateNormal(jnp.zeros(2), jnp.zeros((2, 2))), "'scale_tril' of site 'sigma' (MultivariateNormal) must"),
+    "NaN": (lambda: dist.Normal(ZERO() / 0.0, 1.0), "'loc' of site 'sigma' (Normal) must be a number, not NaN"),
+    "bounds": (lambda: dist.Uniform(1.0, ZERO()), "the lower bound of site 'sigma' is above its upper one: exchange them."),
+    "shares": (
+        lambda: dist.MixtureSameFamily(dist.Categorical(jnp.full(2, 0.4)), dist.Normal(jnp.zeros(2), 1.0)),
+        "'probs' of site 'sigma' (CategoricalProbs) must be shares that add up to 1",
+    ),
+    "right": (lambda: dist.Normal(ZERO(), ZERO() + 1.0), None),
+    "rounded": (lambda: dist.MixtureSameFamily(dist.Categorical(jnp.full(3, 0.3333)), dist.Normal(jnp.zeros(3), 1.0)), None),
+    "no upper bound": (lambda: dist.TruncatedNormal(0.0, 1.0, low=ZERO()), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_is_no_parameter_is_refused(name):
+    prior, words = CONSTANTS[name]
+    model = with_prior(prior, lambda sigma: dist.Normal(jnp.sum(sigma), 1.0))
+    if words is None:
+        assert split_model(model, (np.linspace(-1.0, 1.0, 9, dtype=np.float32),), {}).num_rows == 9
+    else:
+        assert words in refused(model, Y)
+
+
+def test_parameters_of_responses_are_checked_where_they_follow_from_constants_and_public_arrays():
+    def model(y, cuts, scale=1.0):
+        mu = numpyro.sample("mu", dist.Normal(0.0, scale))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.OrderedLogistic(mu, jnp.asarray(cuts)), obs=y)
+
+    y, unordered = np.arange(9) % 3, "parameter 'cutpoints' of site 'y' (OrderedLogistic) must be in increasing order"
+    assert unordered in refused(lambda y: model(y, (1.0, -1.0)), y)
+    assert unordered in refused(model, y, Public(np.float32([1.0, -1.0])))
+    assert "'scale' of site 'mu' (Normal)" in refused(model, y, Public(np.float32([-1.0, 1.0])), Public(np.zeros(1)))
+    assert split_model(model, (y, Public(np.float32([-1.0, 1.0]))), {}).num_rows == 9
+
+
+@pytest.mark.parametrize("method", ["NoiseAware", "DPSGLD", "DPSGHMC", "DPSGNHT", "SVI"])
+def test_constants_are_checked_before_anything_is_charged(method):
+    model = with_prior(lambda: dist.Normal(0.0, ZERO()), lambda mu: dist.Normal(mu, 1.0))
+    settings = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False)
+    if method == "NoiseAware":
+        runner = dpppl.NoiseAware(model, **settings)
+    elif method == "SVI":
+        runner = dpppl.SVI(model, AutoNormal(model), **settings)
+    else:
+        runner = dpppl.MCMC(getattr(dpppl, method)(model), num_warmup=2, num_samples=2, **settings)
+    with pytest.raises(UnsupportedModelError, match=r"'scale' of site 'sigma' \(Normal\) must be positive"):
+        runner.run(dpppl.secret_key(), *((2,) if method == "SVI" else ()), np.zeros(50, np.float32))
+    assert not runner.budget.charged
 
 
 def test_what_runs_no_model_is_refused():

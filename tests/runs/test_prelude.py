@@ -143,13 +143,33 @@ def test_the_histogram_costs_its_share():
     assert cost / (cost + 500 * 0.01**2 * np.expm1(1.0)) == pytest.approx(SHARE)
     assert few.mechanism == histogram_mechanism(True) and few.event.is_full_batch
     assert 0 < histogram_charge(1e-3, 1, few.mechanism).noise_multipliers[0] < 1e-1
+    # what costs next to nothing gets a histogram that costs something, and what has next to no noise a number
+    assert histogram_charge(1e9, 1, MECHANISM).noise_multipliers[0] == pytest.approx(99.0**0.5 * 1e6)
+    batches = replace(MECHANISM, subsampling=Poisson(0.01))
+    noises = [histogram_charge(noise, 1, batches).noise_multipliers[0] for noise in (50.0**-0.5, 1e-3)]
+    assert noises[0] == pytest.approx((99.0 * 1e4 / np.expm1(50.0)) ** 0.5) == noises[1]
 
 
 def test_norms_are_measured_near_the_start_and_half_a_prior_sd_from_it():
-    start, scales = {"w": np.arange(3, dtype=np.float32)}, {"w": np.array([1.0, 2.0, 4.0])}
+    start, scales = {"w": np.arange(30, dtype=np.float32)}, {"w": np.tile([1.0, 2.0, 4.0], 10)}
     phase = prelude.NormPhase(None, None, start, scales, (), HISTOGRAM, None)
     at = phase.at()
     assert phase.scale == 2.0 and np.allclose(at["start"]["w"] - start["w"], 1e-4, rtol=1e-2)
     apart = np.asarray(at["far"]["w"]) - start["w"]
     assert np.allclose(np.abs(apart), 0.5 * scales["w"], rtol=1e-5) and np.allclose(apart[0], -apart[1])
-    assert at["far"]["w"].dtype == np.float32
+    assert at["far"]["w"].dtype == np.float32 and {-1.0, 1.0} == set(np.sign(apart[0]).tolist())
+
+
+@pytest.mark.parametrize("discretise", [False, True])
+def test_the_program_of_the_histogram_takes_the_rows_for_private(monkeypatch, discretise):
+    """The second of its arguments; its noise is that which is charged, discrete where the run's is."""
+    given = {}
+    monkeypatch.setattr(prelude, "noisy_histogram", lambda *places, **named: (places, named))
+    monkeypatch.setattr(prelude, "prepare", lambda query, arguments, **named: given.update(named) or query(*arguments))
+    plan = SimpleNamespace(rows=ROWS, public={"n": 3})
+    charge = histogram_charge(40.0, 500, replace(MECHANISM, discretise=discretise))
+    phase = prelude.NormPhase(plan, "statistic", {"w": np.ones(2, np.float32)}, {"w": np.ones(2)}, (), charge, None)
+    ((statistic, _, rows, public), named), arguments = phase.program(dpppl.secret_key())
+    assert statistic == "statistic" and rows is ROWS and arguments[given["rows"]] is ROWS and public == {"n": 3}
+    assert named["discretise"] is discretise and named["noise_multiplier"] == float(charge.noise_multipliers[0])
+    assert given == {"rows": 1, "quickly": True} and named["key"] is arguments[3]

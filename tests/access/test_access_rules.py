@@ -1,0 +1,259 @@
+"""Sums by chunks and by blocks, events, and what an access refuses, each by itself: most without a program that is compiled."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpppl.access import centring, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
+from dpppl.access.clipping import Adaptive, Flat, PerSite, british, scaled, with_count
+from dpppl.access.drawn import Blocks, Drawn
+from dpppl.access.mechanism import Mechanism
+from dpppl.data.rows import Sharded
+from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.row_program import passes
+from dpppl.subsampling import FullBatch, Poisson
+
+FLAT = Flat(1.0)
+
+
+def total(rows, mask):
+    """An exact sum of whole numbers."""
+    with jax.enable_x64(True):
+        return jnp.sum(jnp.where(mask[:, None], rows, 0).astype(jnp.int64), axis=0) * 2**40
+
+
+def over_chunks(num_rows, chunk, first=None, mask=None, until_last=False, before=0):
+    rows = np.arange(1, num_rows + 1, dtype=np.int32)[:, None]
+    with jax.enable_x64(True):
+        before = jnp.full(1, before * 2**40, jnp.int64)
+    mask = None if mask is None else jnp.asarray(mask)
+    run = jax.jit(
+        lambda rows, before: exact_sum.over_chunks(
+            total,
+            rows,
+            mask,
+            chunk,
+            until_last,
+            None if first is None else jnp.int32(first),
+            None if first is None else before,
+        )
+    )
+    return int(np.asarray(run(rows, before))[0]) // 2**40
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "chunk", "first", "mask", "expected"),
+    [
+        (4, 4, 1, None, 100 + 2 + 3 + 4),  # one chunk, and rows before it that do not count
+        (6, 4, 1, None, 100 + 2 + 3 + 4 + 5 + 6),  # a last chunk of one row
+        (7, 3, None, None, 28),
+        (7, 3, None, [True, False, True, False, False, False, False], 4),
+        (7, 3, None, [False] * 7, 0),
+    ],
+)
+def test_chunks_sum_each_row_once(num_rows, chunk, first, mask, expected):
+    """In 64-bit whole numbers, added to what was summed before."""
+    for until_last in (False, True):
+        assert over_chunks(num_rows, chunk, first, mask, until_last, before=100) == expected
+
+
+def loops(*arguments, **settings):
+    rows = np.ones((9, 1), np.float32)
+    program = jax.make_jaxpr(lambda rows: exact_sum.over_chunks(total, rows, *arguments, **settings))(rows)
+    return {equation.primitive.name for equation in program.eqns} & {"scan", "while"}
+
+
+def test_chunks_behind_the_last_row_that_counts_are_left_out():
+    """By a loop whose length depends on the rows; where all count, it does not."""
+    mask = jnp.arange(9) < 4
+    assert loops(None, 2) == loops(mask, 2) == loops(None, 2, until_last=True) == {"scan"}
+    assert loops(mask, 2, until_last=True) == {"while"}
+    with jax.enable_x64(True):
+        assert loops(None, 2, first=jnp.int32(1), total=jnp.zeros(1, jnp.int64)) == {"while"}
+
+    def drawn(likely):
+        run = lambda rows: exact_sum.sum_of_rows(  # noqa: E731
+            lambda row: row, Drawn(rows, jnp.arange(600) < 4, likely=likely), lambda rows, mask: rows
+        )
+        program = jax.make_jaxpr(run)(np.ones((600, 1), np.float32))
+        return {equation.primitive.name for equation in program.eqns} & {"scan", "while"}
+
+    assert drawn(None) == {"scan"} and drawn(300) == {"while"}
+
+
+@pytest.mark.parametrize("mask", [None, [True] * 7 + [False] * 3])
+def test_blocks_sum_each_row_once(mask):
+    rows = jnp.arange(1, 11, dtype=jnp.int32)[:, None]
+    known = None if mask is None else jnp.asarray(mask)
+
+    def fetch(start, size):
+        part = lambda x: jax.lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731
+        return part(rows), None if known is None else part(known)
+
+    like = jax.ShapeDtypeStruct((1, 1), np.int32)
+    blocks = Blocks(length=10, at_once=4, like=like, fetch=fetch, mask=known)
+    assert blocks.size(2) == 4
+    found = jax.jit(lambda: exact_sum.over_blocks(total, blocks, 2))()
+    assert int(np.asarray(found)[0]) // 2**40 == (55 if mask is None else 28)
+
+
+def test_many_rows_of_norm_1_do_not_overflow():
+    """1,500 rows of 2^21 steps are more than 32 bits hold: such chunks are summed in steps of 64 bits."""
+    run = jax.jit(
+        lambda rows: exact_sum.sum_of_rows(lambda row: row, Drawn(rows), lambda rows, mask: rows, strategy="vmap")
+    )
+    assert run(np.ones((1_500, 1), np.float32)).tolist() == [1_500.0]
+
+
+def test_grids_and_sizes_of_chunks():
+    with jax.enable_x64(True):
+        steps = exact_sum._sum_rows(jnp.asarray([[0.25], [0.5]], jnp.float64), None)
+    assert steps.tolist() == [3 * 2**24]
+    sizes = [
+        exact_sum._chunk_rows(size, rows, "auto")
+        for size, rows in ((10, 10_000), (2**15, 10_000), (10, 9), (2**20, 99))
+    ]
+    assert sizes == [512, 4, 9, 4]
+    assert exact_sum._chunk_rows(10, 9, "microbatch") == 4 and exact_sum._chunk_rows(10, 10**6, "vmap") == 65_536
+
+
+def test_squared_norms_are_those_of_each_row():
+    """Also of a site that is one number; long float32 rows are summed in float64, where float32 would lose the small ones."""
+    assert scaled({"a": jnp.array([1.0, 2.0, 3.0])}, 1.0)[1].tolist() == [1.0, 4.0, 9.0]
+    rows = np.full((1, 5_000), 2.0**-12, np.float32)
+    rows[:, 0] = 1.0
+    assert scaled({"a": jnp.asarray(rows)}, 1.0)[1].tolist() == [1.0 + 4_999 * 2.0**-24]
+
+
+def test_rows_are_counted_with_and_without_a_mask():
+    gradients, zeros = {"a": jnp.array([[0.1], [3.0]])}, jnp.zeros((2, 3), jnp.float32)
+    assert with_count(FLAT)((gradients, zeros), None)[1][:, 0].tolist() == [-0.5, 0.5]
+    assert with_count(FLAT)((gradients, zeros), jnp.array([False, True]))[1][:, 0].tolist() == [0.0, 0.5]
+
+
+def test_settings_of_clipping():
+    assert Adaptive(quantile=0.25).clipped_share(0.1, 0.8) == pytest.approx(0.75 * 0.8 - 0.1)
+    assert FLAT.clipped_share(0.1, 0.8) == pytest.approx(0.5)
+    for rate in (0.0, 10.1):
+        with pytest.raises(ConfigurationError, match="learning_rate"):
+            Adaptive(learning_rate=rate)
+    assert [british(name) for name in ("normalized", "centered", "flat")] == ["normalised", "centred", "flat"]
+
+
+def test_settings_of_a_mechanism():
+    full = Mechanism(clipping=FLAT, subsampling=FullBatch())
+    for strategy in ("auto", "vmap", "microbatch", "ghost"):
+        assert Mechanism(clipping=FLAT, subsampling=FullBatch(), strategy=strategy).strategy == strategy
+    with pytest.raises(ConfigurationError, match="gradient_strategy must be"):
+        Mechanism(clipping=FLAT, subsampling=FullBatch(), strategy="fast")
+    assert not full.counts and Mechanism(clipping=FLAT, subsampling=FullBatch(), count_share=0.1).counts
+    noises = np.linspace(1.0, 2.0, 200)
+    assert len(full.event(noises).noise_multipliers) == 200
+    assert len(Mechanism(clipping=FLAT, subsampling=Poisson(0.1)).event(noises).noise_multipliers) == 64
+
+
+def log_likelihood(z, row, public):
+    return -0.5 * (row["x"] - z["a"]) ** 2
+
+
+def access(mechanism, rows, **settings):
+    return jax.eval_shape(
+        lambda z, rows, key: door.noisy_sum(
+            mechanism, log_likelihood, z, rows, {}, key=key, noise_multiplier=1.0, step=0, **settings
+        ),
+        {"a": np.float32(0.0)}, rows, jax.random.key(0),
+    )  # fmt: skip
+
+
+def test_rows_of_different_lengths_and_mechanisms_of_other_classes_are_refused():
+    class Own(Mechanism):
+        pass
+
+    made = dict(clipping=FLAT, subsampling=FullBatch())
+    with pytest.raises(ConfigurationError, match="must have equally many rows"):
+        access(Mechanism(**made), {"x": np.zeros(4, np.float32), "y": np.zeros(3, np.float32)})
+    with pytest.raises(PrivacyLeakError, match="an access with a Own"):
+        access(Own(**made), {"x": np.zeros(4, np.float32)})
+    assert Sharded in door._EXACT["placement"] and type(None) in door._EXACT["placement"]
+
+
+def test_only_clipping_with_a_rule_for_factors_is_tried_with_factors(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ghost_sum, "factored", lambda *_, **__: asked.append(1))
+    rows = {"x": np.zeros(4, np.float32)}
+    access(Mechanism(clipping=FLAT, subsampling=FullBatch()), rows)
+    assert asked == [1]
+    access(Mechanism(clipping=Adaptive(clipping_norm=1.0), subsampling=FullBatch()), rows, clipping_norm=1.0)
+    assert asked == [1, 1]
+    monkeypatch.setattr(ghost_sum, "supports", lambda clipping, z: False)
+    access(Mechanism(clipping=PerSite({"a": 1.0}), subsampling=FullBatch()), rows)
+    access(Mechanism(clipping=FLAT, subsampling=FullBatch(), discretise=True), rows)
+    assert asked == [1, 1]
+
+
+def test_factors_keep_the_products_that_a_gradient_leaves_out(monkeypatch):
+    monkeypatch.setattr(passes, "rewritten", lambda program, holds_row, chosen: chosen)
+    made = dict(parts=([0], [1], [], [], 2, 3, 4, 5), program=SimpleNamespace(invars=[0, 1]))
+    row_program = door.Access.row_program.func
+    assert row_program(SimpleNamespace(**made, forms=None)) is passes.GRADIENT
+    assert row_program(SimpleNamespace(**made, forms="forms")) is passes.FACTORS
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_are_summed_over_all_blocks_of_rows(groups, dtype):
+    """Also where there are more blocks than are taken at once, and a last one that is not full."""
+    rng, rows = np.random.default_rng(0), 21 * ghost_sum.BLOCK + 5
+    with jax.enable_x64(True):
+        a, b = (jnp.asarray(rng.integers(-3, 4, (rows, groups, k)), dtype) for k in (2, 3))
+        found = jax.jit(ghost_sum._product)(a, b)
+        np.testing.assert_array_equal(found, np.einsum("bgm,bgn->gmn", np.asarray(a, int), np.asarray(b, int)))
+
+
+def test_rows_of_a_device_are_those_of_the_draw_that_it_has():
+    """Places among all that were drawn come with them, in their order; without a mask all that were drawn count."""
+    index = jnp.array([7, 2, 5, 4, 9, 5], jnp.int32)
+    for mask, own, places in (
+        (None, [1, 0, 1], [2, 3, 5]),
+        (jnp.array([True, True, False, True, True, True]), [0, 1], [3, 5]),
+    ):
+        found, counts, where = jax.jit(drawn._own, static_argnums=3)(index, mask, jnp.int32(4), 3)
+        assert counts.tolist() == [True] * len(own) + [False] * (6 - len(own))
+        assert found[: len(own)].tolist() == own and where[: len(own)].tolist() == places
+
+
+def test_each_number_of_a_lookup_stands_once_with_the_sum_of_its_rows():
+    number, b = jnp.array([2, 0, 2, 5, 0, 2]), jnp.arange(6.0)[:, None] + 1.0
+    found, total = jax.jit(factors._distinct, static_argnums=2)(number, b, 5)
+    assert found.tolist() == [2, 0, 5, 5, 5, 5]  # 5 is no number of the table
+    assert total[:, 0].tolist() == [1.0 + 3.0 + 6.0, 2.0 + 5.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("gram", [None, np.eye(2, dtype=np.float32)], ids=["many", "few"])
+def test_a_centre_is_where_clipped_scores_have_mean_zero(gram):
+    """Weights need not add up to 1; scores that are not finite do not count."""
+    scores = np.float32([[0.0, 0.0], [1.0, 2.0], [9.0, -3.0], [0.5, 0.1], [np.nan, 0.0]])
+    weights = np.float32([0.02, 0.03, 0.01, 0.04, 0.2])
+    a = np.asarray(
+        jax.jit(lambda s, w: centring.centre(s, w, 1.5, None if gram is None else jnp.asarray(gram)))(scores, weights)
+    )
+    moved = scores[:4] - a
+    clipped = moved * np.minimum(1.0, 1.5 / np.linalg.norm(moved, axis=1))[:, None]
+    assert np.max(np.abs(weights[:4] @ clipped)) < 1e-3 * 0.1 and np.linalg.norm(moved, axis=1).max() > 1.5
+
+
+def test_the_norm_of_a_row_is_that_at_the_start_or_the_shorter_of_two_others():
+    """The latter where that at the start is 1,000 times shorter, as where a product of latents starts at 0."""
+    statistic = norm_histogram.gradient_norm(lambda z, row, public: row["y"] * jnp.sum(z["a"] ** 2))
+    at = lambda start, far: {"start": {"a": start}, "far": {"a": far}}  # noqa: E731
+    bins = jax.jit(lambda start, far: jnp.argmax(statistic(at(start, far), {"y": jnp.float32(1.0)}, {})))
+    of = lambda *lengths: np.float32([[0.6 * length, 0.8 * length, 0.0] for length in lengths])  # noqa: E731
+    number = lambda slope: int(np.floor(np.log2(slope))) - norm_histogram.LOWEST  # noqa: E731
+    assert int(bins(of(1e-5)[0], of(1.1, 4.0))) == number(2.2)
+    assert int(bins(of(1e-5)[0], of(4.0, 1.1))) == number(2.2)
+    assert int(bins(of(1.1)[0], of(400.0, 100.0))) == number(2.2)
+    norms = norm_histogram.Norms(edges=np.arange(4.0), mass=np.array([0.5, 0.25, 0.25]), error=0.1)
+    assert [norms.quantile(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)] == [1.0, 2.0**0.5, 2.0, 4.0, 8.0]
