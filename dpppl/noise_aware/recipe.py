@@ -213,7 +213,7 @@ def run_recipe(
         if access.kind is Kind.SCALARS:
             harm = _harm(ask, at, noise, line, prior, num_rows, rows_per_unit)
             access, noise = next(accesses)
-        lengths = []
+        lengths: list[Lengths] = []
         while access.kind is Kind.BINS:
             place, slope = metrics[len(lengths)][0], metrics[len(lengths)][1].slope if number else None
             lengths.append(Lengths.asked(ask, place, noise, slope, num_rows))

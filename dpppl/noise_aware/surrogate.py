@@ -110,8 +110,8 @@ class OneSided(NamedTuple):
     """The direction of u in which scores vary least, in units of what the curvature leads one to expect of them: where few rows,
     or rows whose responses are certain, inform it, the likelihood falls off on one side alone.
 
-    - **sure** - by how many standard errors of noise the variance is below half of what is typical, less what the least eigenvalue
-      of noise is below 0.
+    - **sure** - by how many standard errors of noise the variance is below half of what is typical, less what the least
+      eigenvalue of noise is below 0.
     - **known** - the share of the prior's variance that the posterior does not have there.
     - **move** - u (k, b), along which the posterior changes most with it."""
 
