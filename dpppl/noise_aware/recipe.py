@@ -29,6 +29,7 @@ from dpppl.row_statistics.statistics import units
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _SLOPE = 0.3  # the relative error of a slope at points that are a posterior sd or more apart
 _LATE_SLOPE = 0.15  # the same of late looks, by their distance from the posterior mean
+_KEPT = 0.8  # of what looks before say: likelihoods are skewed, and looks get nearer
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
@@ -130,7 +131,7 @@ class Line(NamedTuple):
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
             reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
             variance = look.std**2 + error**2 / 2.0 * reach
-            pull, information = self.pull + told / variance, self.information + root @ root / variance
+            pull, information = _KEPT * self.pull + told / variance, _KEPT * self.information + root @ root / variance
             line = line._replace(information=information, pull=pull)
             mean, spread = line.posterior(covariance)
         step = mean - at
