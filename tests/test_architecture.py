@@ -174,8 +174,8 @@ ROOMS = {
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_661, 1_400),
     "svi": ("svi", 2_538, 1_400),
-    "row_statistics": ("row_statistics", 1_607, 700),
-    "noise_aware": ("noise_aware", 2_574, 900),
+    "row_statistics": ("row_statistics", 1_613, 700),
+    "noise_aware": ("noise_aware", 2_580, 900),
     "contrib": ("contrib", 4_025, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

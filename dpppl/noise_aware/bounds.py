@@ -14,6 +14,7 @@ MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the var
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 _MOST = 4.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
+_LONGER = 2.0  # by how much a row's root of the curvature may be longer than the longest believed score
 _UNCLIPPED = 1e15  # a norm
 _UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
 _LEAST_KEPT = 0.2
@@ -88,13 +89,13 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
     """The bounds of the next looks, or those that the user gave."""
     norms, roots = lengths
     informed = max(1.0, norms.share * num_rows)
-    unit, unit_a, _ = map(float, units(at.score_share, expected.most_scores))
+    unit, unit_a, unit_j = map(float, units(at.score_share, expected.most_scores))
     norm = bounds.norm or chosen_norm(
-        norms, expected, (expected.noise / unit) ** 2, informed, num_rows, bounds.negligible
+        norms, expected, (expected.noise / unit) ** 2, informed, num_rows, bounds.negligible, expected.noise / unit_j
     )
     # A row's curvature is a clipped score by one about as long: its bound makes least error, by noise and by what it cuts off.
     dimension, width = len(at.point), at.basis.roots.shape[1]
-    believed = np.minimum(roots.middles, roots.longest)
+    believed = np.minimum(roots.middles, min(roots.longest, _LONGER * norms.longest))
     sizes, candidates = believed * np.minimum(believed, norm), 4.0 ** roots.edges[1:]
     kept = np.minimum(sizes, candidates[:, None]) @ roots.mass / (sizes @ roots.mass)
     error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (sizes @ roots.mass))
@@ -112,8 +113,9 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
 
 
 def chosen_norm(
-    norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0
-) -> float:
+    norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0,
+    noise_of_squares: float = 0.0,
+) -> float:  # fmt: skip
     """Return the norm of looks: of the first a low quantile, later the largest one that multiplies the squared error of privacy
     by at most `MOST_ADDED`. Moves of estimates by clipping, where ranks of responses speak against the model, are part of that
     error. It is at most `_HIDDEN` times the longest believed row, and no longer than where clipping moves estimates by a
@@ -121,6 +123,7 @@ def chosen_norm(
 
     - **noise** - the variance of the noise in the sum of scores, in units of the squared norm.
     - **informed** - how many of `num_rows` inform the posterior.
+    - **noise_of_squares** - the sd of the noise in the sum of products of scores, in the same units, on which a sandwich rests.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
     variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
@@ -145,6 +148,8 @@ def chosen_norm(
     learned = share[:, least, None]
     error = np.mean(learned * (variance - sampled), axis=0)
     error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
+    if expected.is_late and np.isinf(expected.most_scores):
+        error += candidates**2 * noise_of_squares * len(known) / (informed * squared)
     is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
     error += expected.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)

@@ -33,12 +33,10 @@ _KEPT = 0.8  # of what looks before say: likelihoods are skewed, and looks get n
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
-_RIDGE = 1.0
-_POWER, _POWERS = (
-    0.35,
-    (0.5, 0.35, 0.2),
-)  # of the curvature in the metrics of early looks, and those that late looks may have
-assert len(_POWERS) == METRICS
+# A metric has a power of the curvature, to which is added what noise makes of eigenvalues, times a number. The first looks find
+# units of columns; a full power of a curvature that clipping has cut stretches rare columns, and cuts them farther.
+_UNITS, _EARLY, _METRICS = (0.5, 0.3), (0.35, 1.0), ((0.5, 1.0), (0.35, 1.0), (0.2, 1.0))
+assert len(_METRICS) == METRICS
 _UNKNOWN = 1e60  # the error of a curvature of which nothing is known
 
 
@@ -241,8 +239,8 @@ def run_recipe(
         if number == EARLY - 1:
             mean, spread = line.posterior(covariance)
             belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
-        powers = () if is_late else _POWERS if number == EARLY - 1 else (_POWER,)
-        metrics = [_turned(at, line, look, sketch, prior, power) for power in powers] or [(at, line)]
+        kinds = () if is_late else _METRICS if number == EARLY - 1 else (_UNITS if number < EARLY // 2 - 1 else _EARLY,)
+        metrics = [_turned(at, line, look, sketch, prior, *kind) for kind in kinds] or [(at, line)]
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
@@ -258,14 +256,16 @@ def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: in
     return Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit).squared_harm
 
 
-def _turned(at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float) -> tuple[At, Line]:
+def _turned(
+    at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float, noise: float
+) -> tuple[At, Line]:
     """In coordinates in which the posterior is white. Scores change with them as their root mean square does, by the trace of
     the curvature."""
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    ridge = _RIDGE * line.floor / _FLOOR * np.sqrt(2.0 * basis.roots.shape[1]) * np.eye(basis.roots.shape[1])
-    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR) + ridge, left, strength, prior.pieces)
+    hidden = noise * line.floor / _FLOOR * np.sqrt(2.0 * basis.roots.shape[1]) * np.eye(basis.roots.shape[1])
+    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR) + hidden, left, strength, prior.pieces)
     line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
     squared = [float(np.trace(h, axis1=1, axis2=2).sum()) for h in (line.curvature, before)]
     least = released.curvature_std

@@ -21,6 +21,7 @@ from dpppl.types import Tree
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
 _OF_BLOCKS = 0.25  # the power of the curvature in the metric of several blocks, whose curvature is a part
+_ALIKE = np.log(60.0)  # curvatures of columns in one scale are apart by this factor at most
 _LARGEST_RATIO = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
@@ -125,12 +126,17 @@ class Basis(NamedTuple):
 
     def whitened(self, curvature: Array, covariance: Array, power: float = 0.5) -> "Basis":
         """With roots S (S' curvature S + 1)^-p times a number that makes the mean logarithm 0, SS' the prior's `covariance`, both
-        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4."""
-        root, power = symmetric_root(covariance), power if len(covariance) == 1 else _OF_BLOCKS
+        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4. What
+        eigenvalues are farther from their geometric mean than columns of one scale explain, is whitened in full."""
+        is_one = len(covariance) == 1
+        root, power, beyond = symmetric_root(covariance), *((power, 0.5) if is_one else (_OF_BLOCKS, _OF_BLOCKS))
         values, vectors = eigh(root @ curvature @ root)
         logs = np.log1p(np.maximum(values, 0.0))
         logs = np.minimum(logs, logs.min() + np.log(_LARGEST_RATIO) / power)
-        powers = np.exp(power * (logs.sum() / self.layout.dimension - logs))  # padding: 0
+        off = logs - logs.sum() / self.layout.dimension  # padding: 0
+        near = np.clip(off, -_ALIKE, _ALIKE)
+        powers = np.exp(-power * near - beyond * (off - near))
+        powers /= np.exp(np.sum(np.log(powers) * self.layout.real) / self.layout.dimension)
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
 

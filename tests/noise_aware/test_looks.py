@@ -123,6 +123,7 @@ def test_a_line_is_kalmans_filter_where_slopes_are_known(monkeypatch):
     """What five looks say is one regression of all scores on the place; the rows' own sampling, alike in all, counts once, in the
     mean."""
     monkeypatch.setattr(recipe, "_SLOPE", 0.0)
+    monkeypatch.setattr(recipe, "_KEPT", 1.0)
     rng, prior = np.random.default_rng(0), 2.0 * np.eye(WIDTH)[None]
     h, theta, stds = sequence(rng)
     line, at = Line.none(full(WIDTH).first()), np.zeros((1, WIDTH))

@@ -102,8 +102,8 @@ def lifetimes(x, y):
 @pytest.mark.slow
 @pytest.mark.parametrize(("is_right", "least", "most"), [(False, 3, 3), (True, 0, 1)], ids=["lognormal", "right"])
 def test_another_skewness_than_the_models_is_seen(is_right, least, most):
-    """Weibull's law for lognormal times: ranks by surprise hardly differ, and estimates lie 6 to 9 sds from those without
-    privacy. Three keys; a right model is refused in 2 % of runs at most, so in two of three in 1 of 800 tests."""
+    """Weibull's law for lognormal times: ranks by surprise hardly differ. Three keys; a right model is refused or doubted in 2 % of
+    runs at most, so in two of three in 1 of 800 tests."""
     refused = 0
     for number in range(3):
         rng = np.random.default_rng(number)
@@ -111,7 +111,7 @@ def test_another_skewness_than_the_models_is_seen(is_right, least, most):
         noise = 0.3 * np.log(rng.exponential(size=2_000)) if is_right else 0.3 * rng.standard_normal(2_000)
         y = np.exp(x @ [0.3, -0.2] + noise).astype(np.float32)
         found, _ = run(lifetimes, number, x, y, epsilon=2.0)
-        refused += bool(found.refusals) and found.misfit is not None
+        refused += not found.line().startswith("read: ") and found.misfit is not None
     assert least <= refused <= most
 
 
