@@ -44,22 +44,17 @@ def likelihood_of(
 
 def _sites(coordinates: Coordinates, public: Mapping[str, Tree]) -> tuple[Site, ...]:
     """The sites of the coordinates. Raises ConfigurationError for a support that a file cannot name."""
-    split, found = coordinates.split, list[dict[str, Site]]()
+    split, found = coordinates.split, dict[str, Site]()
+
+    def visit(site: Document, _: Distribution) -> Tree:
+        name, shape = site["name"], site["kwargs"]["sample_shape"] + site["fn"].shape()
+        if name in coordinates.shapes:
+            found[name] = Site.from_support(name, shape, site["fn"].support)
+        return jnp.zeros(split.latents[name].shape)
+
     with TRACING:
-        for value in (0.0, 0.3):  # bounds that follow from other latents differ
-
-            def visit(site: Document, _: Distribution, value: float = value) -> Tree:
-                name, shape = site["name"], site["kwargs"]["sample_shape"] + site["fn"].shape()
-                if name in coordinates.shapes:
-                    found[-1][name] = Site.from_support(name, shape, site["fn"].support)
-                return jnp.full(split.latents[name].shape, value)
-
-            found.append({})
-            split.visit_latents(visit, split.placeholder_public() | dict(public))
-    for name in found[0]:
-        if found[0][name] != found[1][name]:
-            Site.from_support(name, (), None)  # refuses
-    return tuple(found[0].get(name, Site(name, s.shape)) for name, s in coordinates.shapes.items())
+        split.visit_latents(visit, split.placeholder_public() | dict(public))
+    return tuple(found.get(name, Site(name, s.shape)) for name, s in coordinates.shapes.items())
 
 
 def _program(coordinates: Coordinates) -> str:
