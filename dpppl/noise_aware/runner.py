@@ -273,10 +273,10 @@ class NoiseAware(NoiseAwareSettings):
         Others multiply it by priors of their own, or by likelihoods of other owners (`dpppl.pool`). Free: a function of the
         releases and public values. Raises ConfigurationError before `run`, and, naming the site, for a support that a file cannot
         name."""
-        mixture, coordinates = after_run(self._mixture, "likelihood"), after_run(self._coordinates, "likelihood")
-        warn_of(lambda: self.verdict.refusals, "likelihood(..., allow_unconverged=True)", allow_unconverged)
         if not (name and name.isprintable()):
             raise ConfigurationError("name is the owner's, in printable letters: likelihood('Hospital A').")
+        mixture, coordinates = after_run(self._mixture, "likelihood"), after_run(self._coordinates, "likelihood")
+        warn_of(lambda: self.verdict.refusals, "likelihood(..., allow_unconverged=True)", allow_unconverged)
         return likelihood_of(coordinates, mixture, self.releases.public, self.privacy_report(), self.verdict, name)
 
     @checked
