@@ -74,7 +74,14 @@ def measured(name, model, args, cut, count, keys, draws):
     theory = planned(
         len(args[0]) // count, len(centre), 1.0, PRIOR_SD.get(name, 3.0), count * float(np.median(spread**2))
     )
-    found = {"mass": [], "rms": [], "width": [], "refused": [], "theory": theory and round(float(theory), 3)}
+    found = {
+        "mass": [],
+        "rms": [],
+        "width": [],
+        "refused": [],
+        "arrival": [],
+        "theory": theory and round(float(theory), 3),
+    }
     for key in range(keys):
         start = time.time()
         owners = [published(model, part, f"owner {i}")[1] for i, part in enumerate(shares(args, count, cut))]
@@ -83,7 +90,7 @@ def measured(name, model, args, cut, count, keys, draws):
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         numbers = {
             "mass": np.mean((low <= draws) & (draws <= high)), "rms": np.sqrt(np.mean(((drawn.mean(axis=0) - centre) / spread) ** 2)),
-            "width": np.median(drawn.std(axis=0) / spread), "refused": sum(o.owners[0].facts.is_refused for o in owners),
+            "width": np.median(drawn.std(axis=0) / spread), "refused": sum(o.owners[0].facts.is_refused for o in owners), "arrival": np.mean([o.owners[0].mixture.arrival for o in owners]),
         }  # fmt: skip
         for which, value in numbers.items():
             found[which].append(round(float(value), 3))

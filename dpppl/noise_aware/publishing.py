@@ -88,8 +88,8 @@ def published(mixture: Mixture) -> owners.Mixture:
     evidence += 0.5 * np.sum(np.linalg.slogdet(spread)[1] - np.linalg.slogdet(prior)[1], axis=1)
     found = owners.Mixture(
         surrogate.point(mixture.mean), basis.scales, basis.turn, np.asarray(basis.layout.numbers, np.int64), offsets,
-        linear.slopes, evidence.max() - evidence, np.ones(()),
+        linear.slopes, evidence.max() - evidence, np.ones(()), np.ones(()),
     )  # fmt: skip
     drawn = mixture.draw(np.random.default_rng(0), _REACH_DRAWS)
-    lengths = np.asarray(found.distance(jnp.asarray(drawn, float)), np.float64)
-    return found._replace(reach=np.asarray(np.quantile(lengths, _REACH)))
+    far = lambda z: np.asarray(found.distance(jnp.asarray(z, float)), np.float64)  # noqa: E731
+    return found._replace(reach=np.asarray(np.quantile(far(drawn), _REACH)), arrival=far(mixture.moments().mean))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
+import numpy as np
 import numpyro
 
 from dpppl.errors import ConfigurationError
@@ -14,6 +15,8 @@ from dpppl.published.priors import Prior, Sensitivity, as_function, compared, fa
 from dpppl.published.supports import Site, coordinates
 from dpppl.types import BySite, Function, Numbers
 from dpppl.validation import checked, fraction, positive_integer
+
+_SLOPE = 0.2  # the relative error of an extrapolation from where scores were summed, as measured
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,6 +140,13 @@ class Likelihood:
                 "If no person has rows at two owners, the guarantee of each person is that of its owner.",
                 f"A person with rows at all owners has the sum: epsilon {total:.4g} at delta {delta:g}.",
             ]
+            far = float(np.mean([owner.mixture.arrival for owner in self.owners]))
+            if (error := _SLOPE * far * len(facts) ** 0.5) > 1.0:
+                lines.append(
+                    f"Read with care: owners summed scores {far:.1f} sd from their estimates on average. Errors of that "
+                    f"extrapolation are common to owners, so they may move the pool by {error:.1f} sd: give owners a narrower "
+                    "common prior, such as an earlier pool, or larger budgets."
+                )
         refused = [each.name for each in facts if each.is_refused]
         lines += [f"Do not read: the verdict refuses the run of {name}." for name in refused]
         return "\n".join(lines)

@@ -24,7 +24,8 @@ class Mixture(NamedTuple):
     - **numbers** - (k, b): the coordinates of each block; d is padding.
     - **offsets**, **slopes** - (n, k, b), and (n, k, b, b), in units of the noise: of privacy, and of the sampling of the data.
     - **log_weights** - (n,): with these each draw is equally likely under the run's own prior.
-    - **reach** - the distance from the centre, see `distance`, that one in a hundred of the run's own posterior draws exceeds."""
+    - **reach** - the distance from the centre, see `distance`, that one in a hundred of the run's own posterior draws exceeds.
+    - **arrival** - that of the run's own posterior mean."""
 
     centre: Array
     scales: Array
@@ -34,6 +35,7 @@ class Mixture(NamedTuple):
     slopes: Array
     log_weights: Array
     reach: Array
+    arrival: Array
 
     def blocks(self, z: jax.Array) -> jax.Array:
         """v (..., k, b) of coordinates z (..., d)."""

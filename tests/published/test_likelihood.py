@@ -202,6 +202,19 @@ def test_each_owner_keeps_its_budget_and_the_same_persons_have_the_sum():
     assert pooled.report()["epsilon_of_disjoint_rows"] == 2.0 and pooled.report()["epsilon_of_recurring_persons"] == 3.0
 
 
+def test_a_pool_says_where_errors_are_common_to_owners():
+    def pooled(arrival, count):
+        likelihoods = [likelihood_of(seed, f"owner {seed}") for seed in range(count)]
+        owners = [
+            Owner(o.facts, o.mixture._replace(arrival=np.array(arrival))) for one in likelihoods for o in one.owners
+        ]
+        return str(Likelihood(SITES, tuple(owners)))
+
+    assert "owners summed scores 4.0 sd from their estimates" in pooled(4.0, 3) and "by 1.4 sd" in pooled(4.0, 3)
+    assert "Read with care" not in pooled(4.0, 1) and "Read with care" not in pooled(2.0, 3)
+    assert likelihood_of().owners[0].mixture.arrival < likelihood_of().owners[0].mixture.reach
+
+
 PRIOR = {"scale": dist.LogNormal(0.0, 1.0), "w": dist.Normal(0.0, 2.0)}
 
 
