@@ -3,7 +3,6 @@ their own?
 
 python benchmarks/accuracy/owners.py --data randhie men-1988 doctors-1977 --keys 3        # cells that the results file has are kept
 python benchmarks/accuracy/owners.py --priors --data randhie doctors-1977                 # five changed priors, beside runs of their own
-python benchmarks/accuracy/owners.py --effects --data men-1988                            # random effects, beside NUTS on all rows
 python benchmarks/accuracy/owners.py --table
 
 A cell is a data set, a cut and a number of owners. Rows are cut at random, or sorted by the column of the largest spread, so that owners differ;
@@ -24,9 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
 
@@ -34,7 +31,7 @@ import dpppl
 from benchmarks.accuracy import real_data, unseen_sets
 from benchmarks.accuracy.oracle import planned
 from benchmarks.lib.oracle import flat
-from benchmarks.lib.results import FOLDER, written
+from benchmarks.lib.results import FOLDER, in_page, written
 
 DELTA, COUNTS = 1e-5, (1, 3, 5, 10)
 
@@ -159,75 +156,27 @@ def priors(name, model, args):
         written("owners", f"{name}, prior {word}", numbers)
 
 
-def hierarchical(x, y, group, count):
-    """Coefficients of owners around a mean, as `effects` has them, on all rows."""
-    w, intercept, scale = coefficients(x.shape[1], count)
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(jnp.sum(x * w[group], axis=1) + intercept[group], scale[group]), obs=y)
-
-
-def coefficients(width, count):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0).expand([width]).to_event(1))
-    spread = numpyro.sample("spread", dist.HalfNormal(0.5).expand([width]).to_event(1))
-    z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([count, width]).to_event(2))
-    intercept = numpyro.sample("own_intercept", dist.Normal(0.0, 3.0).expand([count]).to_event(1))
-    scale = numpyro.sample("own_scale", dist.HalfNormal(1.0).expand([count]).to_event(1))
-    return numpyro.deterministic("w", mean + spread * z), intercept, scale
-
-
-def effects(name, model, args, keys, count=5):
-    """Random effects of owners, cut by a column: the pool beside NUTS on all rows with the same hierarchy; of a linear model."""
-    parts = shares(args, count, "column")
-    x, y = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    group = np.repeat(np.arange(count), len(x) // count)
-    all_rows = real_data.nuts(
-        lambda x, y: hierarchical(x, y, group, count), (x, y), Path("build/nuts") / f"owners-{name}-effects.npz"
-    )
-    for key in range(keys):
-        owners = [published(model, part, f"owner {i}")[1] for i, part in enumerate(parts)]
-
-        def pooled(owners=owners):
-            w, intercept, scale = coefficients(x.shape[1], count)
-            for i, own in enumerate(owners):
-                own.factor({"w": w[i], "intercept": intercept[i][None], "scale": scale[i]}, f"owner {i}")
-
-        run = numpyro.infer.MCMC(numpyro.infer.NUTS(pooled), num_warmup=500, num_samples=1_000, progress_bar=False)
-        run.run(jax.random.key(key))
-        found = run.get_samples()
-        numbers = {}
-        for site in ("mean", "spread", "w"):
-            a, b = (np.asarray(each[site], float).reshape(len(each[site]), -1) for each in (found, all_rows))
-            low, high = np.quantile(a, [0.05, 0.95], axis=0)
-            numbers[f"{site} mass"] = round(float(np.mean((low <= b) & (b <= high))), 3)
-            numbers[f"{site} width"] = round(float(np.median(a.std(axis=0) / b.std(axis=0))), 3)
-        print(f"  {name}, effects, {key}: {numbers}", flush=True)
-        written("owners", f"{name}, effects of {count}, key {key}", numbers)
-
-
-def table():
+def tables():
+    """Tables of owners and of priors, put into the page."""
     found = json.loads((FOLDER / "owners.json").read_text())
-    lines = ["| data, cut | owners | mass | rms | width | theory | runs refused |", "|---|---|---|---|---|---|---|"]
-    for cell, numbers in sorted((c, n) for c, n in found.items() if "mass" in n):
-        name, cut, count = cell.split(", ")
+    lines = ["| data, cut | owners | mass | rms | width | theory | runs refused |", "|" + "---|" * 7]
+    cells = [(*cell.split(", "), numbers) for cell, numbers in found.items() if "mass" in numbers]
+    for name, cut, count, numbers in sorted(cells, key=lambda cell: (cell[0], cell[1], int(cell[2]))):
         mean = {which: np.mean(values) for which, values in numbers.items()}
+        runs = int(count) * len(numbers["mass"])
         lines.append(
-            f"| {name}, {cut} | {count} | {mean['mass']:.2f} | {mean['rms']:.2f} | {mean['width']:.2f} | {numbers['theory'] or 'none'} | "
-            f"{sum(numbers['refused'])} of {int(count) * len(numbers['mass'])} |"
+            f"| {name}, {'' if count == '1' else cut} | {count} | {mean['mass']:.2f} | {mean['rms']:.2f} | {mean['width']:.2f} | "
+            f"{numbers['theory'] or 'none'} | {sum(numbers['refused']):.0f} of {runs} |"
         )
-    lines += [
-        "",
+    yield in_page("owners", "\n".join(lines))
+    lines = [
         "| data, prior | means apart, in sd | width / that of a run of its own | told as far from looks |",
-        "|---|---|---|---|",
+        "|" + "---|" * 4,
     ]
     for cell, numbers in sorted((c, n) for c, n in found.items() if "apart" in n):
-        lines.append(
-            f"| {cell} | {numbers['apart']:.2f} | {numbers['width']:.2f} | {'yes' if numbers['far'] else 'no'} |"
-        )
-    lines += ["", "| data, effects | mass, width of means | of spreads | of owners' own |", "|---|---|---|---|"]
-    for cell, numbers in sorted((c, n) for c, n in found.items() if "mean mass" in n):
-        of = [f"{numbers[f'{site} mass']:.2f}, {numbers[f'{site} width']:.2f}" for site in ("mean", "spread", "w")]
-        lines.append(f"| {cell} | {' | '.join(of)} |")
-    return "\n".join(lines)
+        told = "yes" if numbers["far"] else "no"
+        lines.append(f"| {cell.replace('prior ', '')} | {numbers['apart']:.2f} | {numbers['width']:.2f} | {told} |")
+    yield in_page("priors", "\n".join(lines))
 
 
 def main():
@@ -237,17 +186,16 @@ def main():
     parser.add_argument("--cuts", nargs="+", default=["random", "column"])
     parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--priors", action="store_true")
-    parser.add_argument("--effects", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        print(table())
+        print(*tables(), sep="\n\n")
         return
     path = FOLDER / "owners.json"
     for name in options.data:
         model, args = problem(name)
-        if options.priors or options.effects:
-            effects(name, model, args, options.keys) if options.effects else priors(name, model, args)
+        if options.priors:
+            priors(name, model, args)
             continue
         draws = reference(name, model, args)
         for count in options.owners:
