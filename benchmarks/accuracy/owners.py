@@ -165,7 +165,7 @@ def tables():
         mean = {which: np.mean(values) for which, values in numbers.items()}
         runs = int(count) * len(numbers["mass"])
         lines.append(
-            f"| {name}, {'' if count == '1' else cut} | {count} | {mean['mass']:.2f} | {mean['rms']:.2f} | {mean['width']:.2f} | "
+            f"| {name}, {'all rows' if count == '1' else cut} | {count} | {mean['mass']:.2f} | {mean['rms']:.2f} | {mean['width']:.2f} | "
             f"{numbers['theory'] or 'none'} | {sum(numbers['refused']):.0f} of {runs} |"
         )
     yield in_page("owners", "\n".join(lines))
