@@ -27,6 +27,8 @@ from dpppl.mcmc.langevin import DPSGNHT as DPSGNHT
 from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
+from dpppl.published.likelihood import Likelihood as Likelihood
+from dpppl.published.likelihood import pool as pool
 from dpppl.randomness.keys import secret_key as secret_key
 from dpppl.report.report import PrivacyReport as PrivacyReport
 from dpppl.report.version import VERSION as _VERSION
@@ -62,6 +64,7 @@ __all__ = [
     "FullBatch",
     "KeyReuseError",
     "LedgerError",
+    "Likelihood",
     "NoiseAware",
     "Partition",
     "Poisson",
@@ -83,6 +86,7 @@ __all__ = [
     "from_disk",
     "information_flow",
     "polynomial_decay",
+    "pool",
     "private_scale",
     "private_score",
     "secret_key",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up import likelihood_of
 from test_report_faces import plan
 
 import dpppl
@@ -51,6 +52,8 @@ def folder(tmp_path, monkeypatch):
     ledger.reserve("first", [event], "DPSGLD, 400 steps")
     ledger.charge("first", [event], first=0, count=400)
     ledger.release("first")
+    for seed, name in enumerate(("North", "South")):
+        likelihood_of(seed, name).to_file(f"{name.lower()}.likelihood")
     return tmp_path
 
 
@@ -67,7 +70,7 @@ def test_the_commands_answer_as_the_page_shows(line, answer, folder, capsys):
 
 def test_every_command_is_on_the_page():
     assert {line.split()[0] for line, _ in SHOWN} == {
-        "epsilon", "calibrate", "plan", "report", "ledger", "verify", "audit", "completion",
+        "epsilon", "calibrate", "plan", "report", "ledger", "verify", "audit", "completion", "likelihood", "pool",
     }  # fmt: skip
     assert len([line for line, _ in SHOWN if line.startswith("ledger")]) == 3
 
@@ -213,3 +216,11 @@ def test_a_noise_aware_run_is_audited_with_rows_from_a_file(folder, capsys):
         printed.startswith("consistent: epsilon is at least") and "NoiseAware" in printed and "300 canaries" in printed
     )
     assert "NoiseAware" in Path("audit.html").read_text() and Path("audit.png").stat().st_size > 1_000
+
+
+def test_pool_names_the_owners_that_differ(folder, capsys):
+    likelihood_of(2, "West", unit="all rows of a person").to_file("west.likelihood")
+    assert main(["pool", "north.likelihood", "west.likelihood", "--out", "both.likelihood"]) == 1
+    assert "the unit of North is another than that of West" in capsys.readouterr().err
+    assert not Path("both.likelihood").exists() and main(["likelihood", "show", "run.json"]) == 1
+    assert "run.json is not a likelihood's file" in capsys.readouterr().err

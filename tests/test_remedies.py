@@ -23,6 +23,7 @@ import pytest
 from cures import PACKAGE, messages
 from flax import nnx
 from jax.experimental import sparse
+from made_up import likelihood_of
 from numpyro import handlers, infer
 from numpyro.contrib.module import nnx_module, random_nnx_module
 from numpyro.infer.autoguide import AutoNormal
@@ -41,6 +42,7 @@ from dpppl.model.initialization import initial_values
 from dpppl.model.split import split_model
 from dpppl.model.supports import codes
 from dpppl.noise_aware.binding import bind
+from dpppl.published.supports import Site
 from dpppl.randomness import keys
 from dpppl.svi.binding import bind_objective
 
@@ -507,6 +509,9 @@ def ignored(make):
 # What a user writes, words of the error, the cure in it, and what is then typed, {} for the cure as it stands there. Statements share
 # their names, and take those of this file, `path` in a new folder, `key()`, and `x`, `y`, `group`: rows.
 CURES = [
+    ("noise_aware().likelihood('')", "name is the owner's, in printable letters", "likelihood('Hospital A')", "fit = noise_aware(); fit.run(key(), Y); fit.{}"),
+    ("dpppl.pool(['a.likelihood'])", "pool takes likelihoods", "pool([a, b])", "a, b = likelihood_of(0), likelihood_of(1, 'B'); dpppl.{}"),
+    ("Site.from_support('w', (2,), dist.constraints.sphere)", "is not one that a file can name", "numpyro.sample('w_raw', dist.Normal(0, 1))", "handlers.seed(lambda: {}, 0)()"),
     ("PrivacyLedger(path, epsilon=0.0, delta=1e-3)", "a ledger's epsilon is a number above 0", "at most 100", "PrivacyLedger(path, epsilon=100, delta=1e-3)"),
     ("PrivacyLedger(path, epsilon=1e-5, delta=0.5)", "they seem to be swapped", "epsilon=0.5, delta=1e-05", "PrivacyLedger(path, {})"),
     ("noise_aware(target_epsilon=1e-5, target_delta=0.5)", "they seem to be swapped", "target_epsilon=0.5, target_delta=1e-05", "noise_aware({})"),
@@ -791,7 +796,7 @@ def makers():
         "REPLACED": dataclasses.replace(event, batch_size=5, num_data=50, neighboring_relation="replace_one"),
         "plan": lambda: ac.plan(num_data=1_000, target_epsilon=1.0, target_delta=1e-5), "pages": pages, "plotting": plotting,
         "audit": audit, "bind": bind, "codes": codes, "keys": keys, "decimal": decimal,
-        "verify_jaxpr": verify_jaxpr, "check_row_program": check_row_program,
+        "verify_jaxpr": verify_jaxpr, "likelihood_of": likelihood_of, "Site": Site, "check_row_program": check_row_program,
     }  # fmt: skip
 
 

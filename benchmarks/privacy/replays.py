@@ -89,7 +89,7 @@ def aware(key, x, y, **settings):
     method = dpppl.NoiseAware(model, noise_multiplier=0.5, num_samples=20, **settings)
     method.run(key, x, y)
     method.print_summary()
-    return method
+    return method, method.likelihood(allow_unconverged=True)
 
 
 def counts(x, y):

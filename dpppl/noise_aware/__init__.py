@@ -26,6 +26,7 @@ The end: draws, and whether they may be read.
     measured      numbers on a run
     verdict       findings on them
     conclusion    from the releases to samples, verdict, summary and Bayes factors
+    publishing    from the posterior to the likelihood that a run publishes
 The calls of a user.
     settings      arguments, checked; budget and report
     binding       arguments -> coordinates, responses and rows

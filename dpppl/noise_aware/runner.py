@@ -12,9 +12,11 @@ from dpppl.errors import ConclusionError, ConfigurationError, concluding
 from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
+from dpppl.noise_aware.publishing import likelihood_of
 from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, run_charge
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.published.likelihood import Likelihood
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
@@ -260,6 +262,22 @@ class NoiseAware(NoiseAwareSettings):
         variance = float(prior.variance[number])
         before = -0.5 * ((place - prior.mean[number]) ** 2 / variance + np.log(2.0 * np.pi * variance))
         return float(np.exp(mixture.log_density(number, place) - before))
+
+    @checked
+    def likelihood(self, name: str = "the owner", *, allow_unconverged: bool = False) -> Likelihood:
+        """The likelihood of the latents given the releases: an object to publish, which needs neither the rows nor the model.
+
+        - **name** - of the owner, for reports of pooled likelihoods.
+        - **allow_unconverged** - whether to give it without an UnconvergedWarning where the verdict refuses the posterior.
+
+        Others multiply it by priors of their own, or by likelihoods of other owners (`dpppl.pool`). Free: a function of the
+        releases and public values. Raises ConfigurationError before `run`, and, naming the site, for a support that a file cannot
+        name."""
+        if not (name and name.isprintable()):
+            raise ConfigurationError("name is the owner's, in printable letters: likelihood('Hospital A').")
+        mixture, coordinates = after_run(self._mixture, "likelihood"), after_run(self._coordinates, "likelihood")
+        warn_of(lambda: self.verdict.refusals, "likelihood(..., allow_unconverged=True)", allow_unconverged)
+        return likelihood_of(coordinates, mixture, self.releases.public, self.privacy_report(), self.verdict, name)
 
     @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Tree:

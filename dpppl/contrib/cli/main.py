@@ -1,6 +1,6 @@
 """The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
 
-The parser is argparse: nine commands with a few options need no more, and another library would be one more dependency to
+The parser is argparse: eleven commands with a few options need no more, and another library would be one more dependency to
 trust. Tab completion is shtab's, an extra.
 """
 
@@ -17,7 +17,7 @@ from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.relations import RELATIONS
-from dpppl.contrib.cli import models, tables
+from dpppl.contrib.cli import likelihoods, models, tables
 from dpppl.contrib.cli.models import Answer
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("file", type=Path)
     models.add(command)
     tables.add(command)
+    likelihoods.add(command)
     added = command("completion", _completion, 'tab completion: eval "$(dpppl completion bash)", of dpppl[completion]')
     added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     return parser

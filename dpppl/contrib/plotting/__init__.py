@@ -5,11 +5,11 @@ apart, and shapes or hatches say the same. Pictures of predictions for public in
 of scores of private rows is a release that no report covers.
 """
 
-from dpppl.contrib.plotting.posteriors import learned_share, mixing, private_beside_prior
+from dpppl.contrib.plotting.posteriors import learned_share, mixing, posteriors_by_name, private_beside_prior
 from dpppl.contrib.plotting.predictions import input_probability, predictive_band, survival_plot
 from dpppl.contrib.plotting.privacy import attack_picture, budget_spent, plan_picture
 
 __all__ = [
-    "attack_picture", "budget_spent", "input_probability", "learned_share", "mixing", "plan_picture", "predictive_band",
-    "private_beside_prior", "survival_plot",
+    "attack_picture", "budget_spent", "input_probability", "learned_share", "mixing", "plan_picture", "posteriors_by_name",
+    "predictive_band", "private_beside_prior", "survival_plot",
 ]  # fmt: skip

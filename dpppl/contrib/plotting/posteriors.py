@@ -58,17 +58,46 @@ def private_beside_prior(
 
     Returns the Axes. Raises ConfigurationError for another level, a site that has no prior samples, or another shape.
     """
+    kinds = {"prior": prior, "private posterior": posterior}
+    return _intervals(kinds | ({} if reference is None else {"without privacy": reference}), posterior, level, axes)
+
+
+@checked
+def posteriors_by_name(posteriors: Mapping[str, BySite], *, level: float = 0.9, axes: "Axes | None" = None) -> "Axes":
+    """Medians and central intervals of each latent, one below the other for each posterior: by prior, or by owner and pooled.
+
+    - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Six at most.
+    - **level**: the probability of the intervals, in (0, 1).
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    Sites are those of the first. Returns the Axes. Raises ConfigurationError for another level, and for samples without a site.
+    """
+    if not 0 < len(posteriors) <= len(_LOOKS):
+        raise ConfigurationError(f"posteriors are 1 to {len(_LOOKS)} dicts of samples by name; got {len(posteriors)}.")
+    return _intervals(posteriors, next(iter(posteriors.values())), level, axes)
+
+
+_LOOKS = [
+    (GREY, "o", "-"),
+    (BLUE, "s", "-"),
+    (ORANGE, "^", "--"),
+    (GREY, "v", ":"),
+    (BLUE, "D", "-."),
+    (ORANGE, "P", ":"),
+]
+
+
+def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, axes: "Axes | None") -> "Axes":
+    """Medians and intervals of the elements of `like`, for each kind of samples."""
     level = fraction(level, name="level")
-    kinds = [("prior", prior, GREY, "o", "-"), ("private posterior", posterior, BLUE, "s", "-")]
-    kinds += [] if reference is None else [("without privacy", reference, ORANGE, "^", "--")]
-    rows = {label: by_element(samples, like=posterior) for label, samples, *_ in kinds}
-    names = list(rows["private posterior"])
+    rows = {label: by_element(samples, like=like) for label, samples in kinds.items()}
+    names = list(by_element(like, like=like))
     axes = new_axes(axes, figsize=(6.0, 1.1 + 0.2 * (1 + len(kinds)) * len(names)))
     places = np.arange(len(names))
-    for number, (label, _, colour, marker, style) in enumerate(kinds):
+    for number, (label, (colour, marker, style)) in enumerate(zip(kinds, _LOOKS)):
         tail = (1.0 - level) / 2.0
         low, middle, high = np.array([np.quantile(rows[label][n], [tail, 0.5, 1.0 - tail]) for n in names]).T
-        shifted = places + 0.22 * (number - (len(kinds) - 1) / 2.0)
+        shifted = places + 0.66 / len(kinds) * (number - (len(kinds) - 1) / 2.0)
         drawn = axes.errorbar(
             middle, shifted, xerr=[middle - low, high - middle], color=colour, marker=marker, linestyle="", label=label,
             markersize=5, capsize=3,
@@ -76,7 +105,7 @@ def private_beside_prior(
         drawn[2][0].set_linestyle(style)
     axes.set(yticks=places, yticklabels=names, ylim=(len(places) - 0.5, -0.5))
     axes.set_xlabel(f"median and {level:.0%} interval")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(kinds)), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return axes
 

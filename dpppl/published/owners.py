@@ -1,0 +1,119 @@
+"""The likelihood of one run: its arrays, its budget, and the model that it is about."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.types import Tree
+
+Array = np.ndarray
+
+
+class Mixture(NamedTuple):
+    """exp(log_weight - |offset + slope v|^2 / 2), averaged over n draws of the curvature, for coordinates z (d,), where v is
+    (1 - turn turn') (z - centre) / scales in blocks.
+
+    - **centre** - (d,): where the rows' scores were summed.
+    - **scales** - (d,), positive.
+    - **turn** - (d, r): directions that couple blocks; r = 0 where there is one block.
+    - **numbers** - (k, b): the coordinates of each block; d is padding.
+    - **offsets**, **slopes** - (n, k, b), and (n, k, b, b), in units of the noise: of privacy, and of the sampling of the data.
+    - **log_weights** - (n,): with these each draw is equally likely under the run's own prior.
+    - **reach** - the distance from the centre, see `distance`, that one in a hundred of the run's own posterior draws exceeds.
+    - **arrival** - that of the run's own posterior mean."""
+
+    centre: Array
+    scales: Array
+    turn: Array
+    numbers: Array
+    offsets: Array
+    slopes: Array
+    log_weights: Array
+    reach: Array
+    arrival: Array
+
+    def blocks(self, z: jax.Array) -> jax.Array:
+        """v (..., k, b) of coordinates z (..., d)."""
+        moved = (z - jnp.asarray(self.centre, float)) / jnp.asarray(self.scales, float)
+        turn = jnp.asarray(self.turn, float)
+        moved = moved - (moved @ turn) @ turn.T
+        padded = jnp.concatenate([moved, jnp.zeros((*moved.shape[:-1], 1), moved.dtype)], axis=-1)
+        return jnp.take(padded, jnp.asarray(self.numbers), axis=-1, mode="clip")
+
+    def log_prob(self, z: jax.Array) -> jax.Array:
+        """The log likelihood (...) of coordinates (..., d), but for a constant."""
+        moves = jnp.einsum("nkij,...kj->...nki", jnp.asarray(self.slopes, float), self.blocks(z))
+        squares = jnp.sum((jnp.asarray(self.offsets, float) + moves) ** 2, axis=(-2, -1))
+        logs = jnp.asarray(self.log_weights, float) - 0.5 * squares
+        return jax.nn.logsumexp(logs, axis=-1) - np.log(len(self.log_weights))
+
+    def distance(self, z: jax.Array) -> jax.Array:
+        """How far coordinates (..., d) lie from the centre, in standard deviations of the likelihood, (...)."""
+        information = np.mean(self.slopes.swapaxes(-1, -2) @ self.slopes, axis=0)
+        v = self.blocks(z)
+        squares = jnp.einsum("...ki,kij,...kj->...", v, jnp.asarray(information, float), v)
+        return jnp.sqrt(jnp.maximum(squares, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts of a run that readers must know; plain values.
+
+    - **name** - of the owner.
+    - **epsilon**, **delta**, **relation**, **unit** - the guarantee of all that the run's object has released.
+    - **num_rows** - rows, or units, of the run.
+    - **width** - "model" or "sandwich".
+    - **verdict**, **is_refused** - the line of the verdict, and whether it refuses the posterior.
+    - **columns** - types of the private arguments by name, of one row.
+    - **public** - digests of the Public arguments by name.
+    - **program** - the digest of the program that computes the log likelihood of a row.
+    - **versions** - of dpppl, jax and numpyro."""
+
+    name: str
+    epsilon: float
+    delta: float
+    relation: str
+    unit: str
+    num_rows: int
+    width: str
+    verdict: str
+    is_refused: bool
+    columns: Mapping[str, str]
+    public: Mapping[str, str]
+    program: str
+    versions: Mapping[str, str]
+
+    def document(self) -> dict[str, Tree]:
+        """The fields, by name, as JSON has them."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: dict(x) if isinstance(x, Mapping) else x for name, x in found.items()}
+
+    @property
+    def budget(self) -> str:
+        """The guarantee in words."""
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """The likelihood of one run.
+
+    - **facts**, **mixture** - what readers must know, and the arrays."""
+
+    facts: Facts
+    mixture: Mixture
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the arrays, which tells one release from another."""
+        import hashlib
+
+        found = hashlib.sha256()
+        for array in self.mixture:
+            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
