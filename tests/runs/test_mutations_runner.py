@@ -38,7 +38,7 @@ MUTATIONS = [
     bug("a frame's histogram is taken for all information", CLIPPED, "min(kept(norm), held / expected)", "kept(norm)", FRAMED),
     bug("rows that a frame's histogram hides are not clipped", CLIPPED, "lost += unseen *", "lost += 0.0 *", FRAMED),
     bug("a misfit that the frame saw is dropped", MOVED, "self.fit is None", "True", MISFIT,
-        (lambda: {"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model is wrong")),
+        (lambda: {"link": ("w[0]", -0.1, 14.0, 9)}, 0.3, "read with care: the model does not fit")),
     bug("a misfit counts where nothing is cut off", MOVED, "run.is_wrong and not", "not", MISFIT,
         (lambda: {"link": ("w[0]", -0.1, 8.4, 9)}, 0.04, "read: ")),
     bug("clipped curvature counts in full in a frame", CLIPPED, "kept=kept(norm)", "kept=1.0", FRAMED),
