@@ -126,8 +126,8 @@ class Basis(NamedTuple):
 
     def whitened(self, curvature: Array, covariance: Array, power: float = 0.5) -> "Basis":
         """With roots S (S' curvature S + 1)^-p times a number that makes the mean logarithm 0, SS' the prior's `covariance`, both
-        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4. Eigenvalues
-        that are farther from their geometric mean than columns of one scale explain are whitened in full."""
+        of the scaled and reflected latents. For the `power` p = 1/2 the posterior is white; several blocks have p = 1/4.
+        Eigenvalues that are farther from their geometric mean than columns of one scale explain are whitened in full."""
         is_one = len(covariance) == 1
         root, power, beyond = symmetric_root(covariance), *((power, 0.5) if is_one else (_OF_BLOCKS, _OF_BLOCKS))
         values, vectors = eigh(root @ curvature @ root)
