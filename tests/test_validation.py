@@ -89,7 +89,7 @@ def test_public_functions_check_their_arguments(call, words):
 
 SCHEMA = synthetic.Schema((synthetic.Category("sex", ("F", "M")),))
 RETURNED = {
-    "AuditResult", "CellDetails", "CellFit", "Checked", "Combined", "Plan", "PrivacyReport", "PrivacySpent", "PrivateScale",
+    "AuditResult", "CellDetails", "CellFit", "Checked", "Combined", "Likelihood", "Plan", "PrivacyReport", "PrivacySpent", "PrivateScale",
     "PrivateScore", "ProofReport", "Replayed", "Roles", "SVIResult", "SurvivalCurve", "TradeOff", "VarianceParts",
 }  # fmt: skip
 """Records that functions return, and a tuple for who writes a door: nobody calls these."""
