@@ -166,7 +166,7 @@ ROOMS = {
     "randomness": ("randomness subsampling", 1_132, 1_100),
     "data": ("data", 1_664, 900),
     "model": ("model", 4_676, 2_700),
-    "proof": ("information_flow jaxprs", 1_779, 1_300),
+    "proof": ("information_flow jaxprs", 1_777, 1_300),
     "access": ("access row_program", 3_304, 1_700),
     "session": ("runs processes", 2_649, 1_500),
     "likelihood": ("likelihood", 417, 400),
@@ -176,8 +176,8 @@ ROOMS = {
     "mcmc": ("mcmc", 2_661, 1_400),
     "svi": ("svi", 2_538, 1_400),
     "row_statistics": ("row_statistics", 1_613, 700),
-    "published": ("published", 864, 700),
-    "noise_aware": ("noise_aware", 2_694, 900),
+    "published": ("published", 863, 700),
+    "noise_aware": ("noise_aware", 2_689, 900),
     "contrib": ("contrib", 4_087, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -68,7 +68,7 @@ class Lowered:
             self._options = {"xla_disable_hlo_passes": "algsimp"}
         versions = map(_version, ("jax", "jaxlib", "numpyro", "dpppl"))
         facts = [self._lowered.as_text(), *versions, devices or str(jax.devices())]
-        facts += [str(closed.in_avals), str(closed.out_avals), *map(_digest_of, captured)]
+        facts += [str(closed.in_avals), str(closed.out_avals), *map(digest_of, captured)]
         placed = [(getattr(leaf, "sharding", None), leaf) for leaf in leaves]  # other devices' meshes are written alike
         where = [str(s) if s is None else str((s, s.devices_indices_map(leaf.shape))) for s, leaf in placed]
         self._placements = [str(shardings), *where]
@@ -129,7 +129,7 @@ def _form(value: Tree, differentiated: bool = False) -> Hashable:
 
         def of(variables: Sequence[Atom]) -> Hashable:
             literal, number = jaxprs.is_literal, lambda v: numbers.setdefault(v, len(numbers))
-            return tuple((_digest_of(v.val) if literal(v) else number(v), v.aval) for v in variables)
+            return tuple((digest_of(v.val) if literal(v) else number(v), v.aval) for v in variables)
 
         lines: list[Hashable] = [of((*jaxpr.constvars, *jaxpr.invars))]
         for e in jaxpr.eqns:
@@ -137,7 +137,7 @@ def _form(value: Tree, differentiated: bool = False) -> Hashable:
             lines.append((e.primitive, e.ctx, of(e.invars), of(e.outvars), *settings))
         return str(type(value)), *lines, of(jaxpr.outvars), part(tuple(getattr(value, "consts", ())))
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _digest_of(value)
+        return digest_of(value)
     if isinstance(value, float | complex):
         return repr(value)
     if isinstance(value, tuple | list):
@@ -149,8 +149,8 @@ def _form(value: Tree, differentiated: bool = False) -> Hashable:
     return type(value), value
 
 
-def _digest_of(value: Tree) -> str:
-    """A digest of a captured array."""
+def digest_of(value: Tree) -> str:
+    """A digest of an array, or of a key of JAX's."""
     value = jax.random.key_data(value) if is_key(value) else value
     array = np.asarray(value)
     return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"

@@ -44,10 +44,8 @@ def known(program: Traced, given: Sequence[Tree]) -> list[np.ndarray | None]:
     >>> known(jax.make_jaxpr(lambda x, y: (x + 1.0, y, jax.numpy.zeros(())))(0.0, 0.0), [np.float32(1.0), None])
     [array(2., dtype=float32), None, array(0., dtype=float32)]
     """
-    jaxpr, is_array = (
-        program.jaxpr,
-        lambda x: hasattr(x, "dtype") and not isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct),
-    )
+    jaxpr, unknown = program.jaxpr, jax.core.Tracer | jax.ShapeDtypeStruct
+    is_array = lambda x: hasattr(x, "dtype") and not isinstance(x, unknown)  # noqa: E731
     inputs = dict(zip(jaxpr.invars, given, strict=True)) | dict(zip(jaxpr.constvars, program.consts))
     varies = jaxprs.varying(jaxpr, [not is_array(inputs[v]) for v in jaxprs.inputs_of(jaxpr)])
     wanted = [v for v in jaxpr.outvars if jaxprs.is_literal(v) or v not in varies]

@@ -8,7 +8,7 @@ import numpy as np
 from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.matrices import Array, eigh, from_vector, symmetric_root
+from dpppl.row_statistics.matrices import Array, eigh, from_vector, positive_part, symmetric_root
 from dpppl.row_statistics.statistics import units
 from dpppl.types import Tree
 
@@ -105,10 +105,8 @@ def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count:
         drawn = np.random.default_rng(2).standard_normal((count, *found.shape)) * np.sqrt(gain * noise) / scales
         upper = np.triu(drawn)
         found = found + upper + np.triu(upper, 1).swapaxes(-1, -2)
-    found = vectors @ found @ vectors.swapaxes(-1, -2)
-    values, vectors = eigh((found + found.swapaxes(-1, -2)) / 2)
-    least = 0.0 if is_open else _LEAST_RATIO * multiple
-    return (vectors * np.maximum(values, least)[..., None, :]) @ vectors.swapaxes(-1, -2)
+    least = 0.0 if is_open else _LEAST_RATIO * multiple * identity
+    return positive_part(vectors @ found @ vectors.swapaxes(-1, -2) - least) + least
 
 
 def dispersion(noisy: Array, std: float, curvature: Array) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 
 from dpppl import jaxprs
+from dpppl.information_flow.executables import digest_of
 from dpppl.noise_aware.mixture import Linear, Mixture
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.published import owners
@@ -36,7 +37,7 @@ def likelihood_of(
         relation=report.unit.relation(report.mechanism.neighboring_relation), unit=report.unit.describe(),
         num_rows=split.num_rows, width="sandwich" if is_sandwich else "model", verdict=verdict.line(),
         is_refused=bool(verdict.refusals), columns={n: f"{s.dtype}{list(s.shape)}" for n, s in split.row.items()},
-        public={label: _digest(array) for label, array in (public or {}).items()}, program=_program(coordinates),
+        public={label: digest_of(array) for label, array in (public or {}).items()}, program=_program(coordinates),
         versions={"dpppl": VERSION, "jax": jax.__version__, "numpyro": numpyro.__version__},
     )  # fmt: skip
     return Likelihood(sites, (owners.Owner(facts, published(mixture)),))
@@ -65,12 +66,7 @@ def _program(coordinates: Coordinates) -> str:
         arguments = split.latents, split.row, split.arguments.public
         constants = jaxprs.constants(jax.make_jaxpr(function)(*arguments))
         text = jax.jit(function).lower(*arguments).as_text()
-    return hashlib.sha256("\n".join([text, *map(_digest, constants)]).encode()).hexdigest()
-
-
-def _digest(array: Tree) -> str:
-    values = np.asarray(array)
-    return hashlib.sha256(f"{values.dtype} {values.shape}".encode() + values.tobytes()).hexdigest()
+    return hashlib.sha256("\n".join([text, *map(digest_of, constants)]).encode()).hexdigest()
 
 
 def published(mixture: Mixture) -> owners.Mixture:

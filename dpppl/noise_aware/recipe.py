@@ -23,7 +23,7 @@ from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Directions, Fit, Scalars
 from dpppl.row_statistics.matrices import Array, eigh, posterior_covariance, root_of, times
-from dpppl.row_statistics.plan import EARLY, METRICS, Plan
+from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, Plan
 from dpppl.row_statistics.statistics import units
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
@@ -239,7 +239,7 @@ def run_recipe(
         if number == EARLY - 1:
             mean, spread = line.posterior(covariance)
             belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
-        kinds = () if is_late else _METRICS if number == EARLY - 1 else (_UNITS if number < EARLY // 2 - 1 else _EARLY,)
+        kinds = () if is_late else _METRICS if number == EARLY - 1 else (_UNITS if number < FIRST - 1 else _EARLY,)
         metrics = [_turned(at, line, look, sketch, prior, *kind) for kind in kinds] or [(at, line)]
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
@@ -264,8 +264,9 @@ def _turned(
     basis, released, before = at.basis, look.curvature, line.curvature
     residual = sketch.unexplained(released.products, basis, line.curvature)
     left, strength = sketch.directions(residual, released.curvature_std**2)
-    hidden = noise * line.floor / _FLOOR * np.sqrt(2.0 * basis.roots.shape[1]) * np.eye(basis.roots.shape[1])
-    new, of_latents = next_frame(basis, line.known_at(line.floor / _FLOOR) + hidden, left, strength, prior.pieces)
+    error, width = line.floor / _FLOOR, basis.roots.shape[1]
+    hidden = noise * error * np.sqrt(2.0 * width) * np.eye(width)
+    new, of_latents = next_frame(basis, line.known_at(error) + hidden, left, strength, prior.pieces)
     line = line.carried(new.whitened(of_latents, prior.covariance(new), power))
     squared = [float(np.trace(h, axis1=1, axis2=2).sum()) for h in (line.curvature, before)]
     least = released.curvature_std

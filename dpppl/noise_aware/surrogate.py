@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature
+from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, dispersion
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.matrices import Array, eigh, positive_part, posterior_covariance, root_of, times
@@ -122,7 +122,7 @@ class OneSided(NamedTuple):
     @classmethod
     def of(cls, released: ReleasedCurvature, curvature: Array, spread: Array, covariance: Array) -> "OneSided":
         """`curvature`: its mean; `spread`, `covariance`: of the posterior and the prior, all (k, b, b)."""
-        typical = float(np.sum(released.score_variance * curvature) / np.sum(curvature**2))
+        typical = dispersion(released.score_variance, released.score_variance_std, curvature)[0]
         vectors = eigh(released.score_variance - typical * curvature)[1][..., 0]  # of each block
         along = lambda matrices: np.sum(vectors * times(matrices, vectors), axis=1)  # noqa: E731
         expected, found, left = along(curvature), along(released.score_variance), along(spread) / along(covariance)

@@ -71,7 +71,7 @@ class Likelihood:
 
         Raises ConfigurationError where the chains do not agree."""
         count = positive_integer(num_samples, name="num_samples")
-        found, problem = sampled(self.sites, self.factor, prior, rng_key, count)
+        found, problem = sampled(self.sites, self.model(prior), rng_key, count)
         if problem is not None:
             raise ConfigurationError(
                 f"{problem}: write the prior with better scaled sites, or run NUTS on likelihood.model."

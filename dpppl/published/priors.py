@@ -18,7 +18,7 @@ from dpppl.types import BySite, Distribution, Function, Numbers, Tree
 from dpppl.validation import a
 
 Prior = Mapping[str, Distribution] | Callable[[], object]
-_WARMUP, _CHAINS, _MOST_DENSE, _R_HAT, _DIVERGING = 500, 2, 100, 1.05, 0.02
+_WARMUP, _CHAINS, _MOST_DENSE, _R_HAT, _DIVERGING, _PRIOR_DRAWS = 500, 2, 100, 1.05, 0.02, 1_000
 
 
 def as_function(sites: Sequence[Site], prior: Tree) -> Function:
@@ -77,12 +77,11 @@ def _fitted(site: Site, law: Distribution) -> Distribution:
 
 
 def sampled(
-    sites: Sequence[Site], factor: Callable[[BySite], None], prior: Prior, rng_key: jax.Array, num_samples: int
+    sites: Sequence[Site], model: Function, rng_key: jax.Array, num_samples: int
 ) -> tuple[dict[str, Numbers], str | None]:
-    """Draws of all sites of the prior's model under its posterior, by NUTS, and what is wrong with them, if anything."""
-    prior_values = as_function(sites, prior)
+    """Draws of all sites of a model, by NUTS, and what is wrong with them, if anything."""
     kernel = NUTS(
-        lambda: factor(prior_values()), dense_mass=sum(site.size for site in sites) <= _MOST_DENSE, target_accept_prob=0.9,
+        model, dense_mass=sum(site.size for site in sites) <= _MOST_DENSE, target_accept_prob=0.9,
         init_strategy=init_to_median(num_samples=20),
     )  # fmt: skip
     each = -(-num_samples // _CHAINS)
@@ -165,11 +164,11 @@ def compared(
     functions = {name: as_function(sites, prior) for name, prior in priors.items()}
     rows: list[list[Row]] = []
     samples, findings = {}, []
-    for name, key in zip(priors, jax.random.split(rng_key, len(priors))):
-        found, problem = sampled(sites, factor, priors[name], key, num_samples)
+    for (name, values), key in zip(functions.items(), jax.random.split(rng_key, len(priors))):
+        found, problem = sampled(sites, lambda values=values: factor(values()), key, num_samples)
         samples[name] = {site.name: found[site.name] for site in sites}
         findings += [(name, words) for words in ([problem] if problem else []) + far(sites, owners, found)]
-        before = _draws(functions[name], key)
+        before = _draws(values, key)
         rows.append([row for site in sites for row in _rows(name, site, found[site.name], before, prob)])
     findings += [
         ("all", f"{o.facts.name} refuses its own posterior: {o.facts.verdict}") for o in owners if o.facts.is_refused
@@ -180,7 +179,7 @@ def compared(
 def _draws(prior: Function, key: jax.Array) -> Mapping[str, Numbers] | None:
     """Draws from a prior; None where it is improper."""
     try:
-        found: Mapping[str, Numbers] = Predictive(prior, num_samples=1_000)(key)
+        found: Mapping[str, Numbers] = Predictive(prior, num_samples=_PRIOR_DRAWS)(key)
         return found
     except NotImplementedError:
         return None
@@ -193,7 +192,7 @@ def _rows(name: str, site: Site, draws: Numbers, before: Mapping[str, Numbers] |
     if before is None:
         learned = np.ones(len(low))
     else:
-        prior = np.asarray(before[site.name], float).reshape(1_000, -1)
+        prior = np.asarray(before[site.name], float).reshape(_PRIOR_DRAWS, -1)
         width = np.subtract(*np.quantile(prior, tails[::-1], axis=0))
         learned = np.clip(1.0 - ((high - low) / np.where(width > 0.0, width, np.inf)) ** 2, 0.0, 1.0)
     columns = values.mean(axis=0), values.std(axis=0), low, high, learned

@@ -11,9 +11,10 @@ from dpppl.row_statistics.accesses import Kind
 EARLY, LATE = 8, 5
 """Looks that find the posterior and its metric, and looks that decide it, in one metric at one norm."""
 _GROWTH, _LATE_GROWTH = 1.35, 1.3  # of the share of a look over the one before
+FIRST = 4  # of the early looks those that find units of columns
 METRICS = 3  # metrics that late looks may have
-_BINS_BEFORE = {0: 1, 4: 1, EARLY: METRICS}  # by the number of a look, how many histograms of norms are before it
-_EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, which find units of columns, and of other early ones
+_BINS_BEFORE = {0: 1, FIRST: 1, EARLY: METRICS}  # by the number of a look, how many histograms of norms are before it
+_EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, and of other early ones
 
 
 class Access(NamedTuple):
@@ -49,7 +50,7 @@ def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf)
     for these bounds, and at the end. See `accounting.looks.shares`."""
     of_run = shares(dimension, num_rows, has_bins)
     early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
-    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < EARLY // 2, *_EARLY_CURVATURE))
+    of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < FIRST, *_EARLY_CURVATURE))
     looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
     looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
     accesses: list[Access] = []

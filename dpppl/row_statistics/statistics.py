@@ -1,10 +1,9 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
 All are computed in coordinates u (see `basis`), from the scores s (1 + m, d) of the responses that a row could have given and
-their weights. psi = clip(s - a) is centred (see `centring`). A row whose
-curvature A = sym(E[psi s']) is longer than a bound is weighed down, by w = min(1, bound / |A|): its curvature alone, so that
-sum psi has mean zero at the truth, and sum w A is most of its curvature. (Of units, and of a sandwich, the real response does not
-enter A: nearly zero.)"""
+their weights. psi = clip(s - a) is centred (see `centring`). A row whose curvature A = sym(E[psi s']) is longer than a bound is
+weighed down, by w = min(1, bound / |A|): its curvature alone, so that sum psi has mean zero at the truth, and sum w A is most of
+its curvature. (Of units, and of a sandwich, the real response does not enter A: nearly zero.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -8,8 +8,9 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
+from dpppl.information_flow.executables import digest_of
 from dpppl.model.split import split_model
-from dpppl.noise_aware.publishing import _digest, _program, _sites
+from dpppl.noise_aware.publishing import _program, _sites
 from dpppl.published.supports import Site
 from dpppl.row_statistics.coordinates import Coordinates
 
@@ -73,7 +74,7 @@ def test_the_program_of_a_row_knows_the_likelihood_and_neither_prior_nor_rows():
     knots = jnp.arange(2.0)
     captured = lambda by: lambda x, y: regression(x * by, y)  # noqa: E731
     one, two = (_program(coordinates(captured(by), X, Y)) for by in (knots, 2.0 * knots))
-    assert one != two and _digest(knots) != _digest(2.0 * knots)
+    assert one != two and digest_of(knots) != digest_of(2.0 * knots)
 
 
 def test_it_needs_a_run():
