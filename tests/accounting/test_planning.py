@@ -80,13 +80,17 @@ def test_the_first_run_works_and_is_as_wide_as_planned():
         num_data=3_000, target_epsilon=0.15, target_delta=1e-5, num_latents=1, row_curvature=1.0, rates=(1.0,)
     )
     assert plan.recommended.method == "NoiseAware"
-    names = {"dpppl": dpppl, "model": normal_mean, "data": (0.3 + jax.random.normal(jax.random.key(3), (3_000,)),)}
-    exec(plan.recommended.call, names)
-    samples = np.asarray(names["inference"].get_samples()["mu"])
-    assert names["inference"].privacy_report().epsilon <= 0.15
-    assert np.quantile(samples, 0.95) - np.quantile(samples, 0.05) == pytest.approx(plan.recommended.interval, rel=0.25)
+    found, ends = [], []
+    for key in range(7):  # one run's curvature is known within a third or so: the median of 10 runs is .997 of the plan's
+        data = 0.3 + jax.random.normal(jax.random.key(key), (3_000,))
+        names = {"dpppl": dpppl, "model": normal_mean, "data": (data,)}
+        exec(plan.recommended.call.replace("key(0)", f"key({key})"), names)
+        found.append(np.asarray(names["inference"].get_samples()["mu"]))
+        ends.append(np.quantile(found[-1], 0.95) - np.quantile(found[-1], 0.05))
+        assert names["inference"].privacy_report().epsilon <= 0.15
+    assert np.median(ends) == pytest.approx(plan.recommended.interval, rel=0.25)
     assert 1.4 < plan.recommended.interval / plan.interval_without_privacy < 1.8
-    assert abs(samples.mean() - 0.3) < 4 * samples.std()
+    assert sum(abs(x.mean() - 0.3) < 2.6 * x.std() for x in found) >= 6
 
 
 @pytest.mark.slow
