@@ -175,9 +175,9 @@ ROOMS = {
     "report": ("report", 843, 800),
     "mcmc": ("mcmc", 2_661, 1_400),
     "svi": ("svi", 2_538, 1_400),
-    "row_statistics": ("row_statistics", 1_613, 700),
+    "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 863, 700),
-    "noise_aware": ("noise_aware", 2_689, 900),
+    "noise_aware": ("noise_aware", 2_694, 900),
     "contrib": ("contrib", 4_087, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

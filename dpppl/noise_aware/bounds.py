@@ -12,6 +12,7 @@ from dpppl.row_statistics.statistics import units
 
 MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+_GUARD = 0.5  # the same where the model is surely wrong, as a part of the variance of sampling
 _MOST = 4.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _LONGER = 2.0  # by how much a row's root of the curvature may be longer than the longest believed score
@@ -39,7 +40,7 @@ class Expected(NamedTuple):
     - **noise** - the noise multiplier of all of them together.
     - **curvature**, **covariance** - of u, (k, b, b), from looks before (None in the first), and the prior's.
     - **is_late** - whether they decide the posterior.
-    - **squared_harm** - see `Fit`.
+    - **squared_harm**, **tails** - see `Fit`.
     - **most_scores** - see `run_recipe`."""
 
     noise: float
@@ -48,6 +49,7 @@ class Expected(NamedTuple):
     is_late: bool
     most_scores: float
     squared_harm: float = 0.0
+    tails: float = 0.0
 
 
 class Found(NamedTuple):
@@ -150,9 +152,10 @@ def chosen_norm(
     error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
     if expected.is_late and np.isinf(expected.most_scores):
         error += candidates**2 * noise_of_squares * len(known) / (informed * squared)
-    is_allowed = (candidates <= _HIDDEN * longest) & (error <= _MOST * np.min(error))
+    guard = _GUARD * expected.tails  # rows that noise hides may be longer than any that were seen
+    is_allowed = (candidates <= _HIDDEN * longest) & (error <= max(_MOST * np.min(error), np.min(error) + guard))
     error += expected.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)
     least = int(np.argmin(error))
-    cheap = np.flatnonzero(error <= MOST_ADDED * error[least])
+    cheap = np.flatnonzero(error <= max(MOST_ADDED * error[least], error[least] + guard))
     return float(candidates[min(cheap[-1], max([least, *cheap[moved[cheap] >= negligible]]))])

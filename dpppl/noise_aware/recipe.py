@@ -204,7 +204,7 @@ def run_recipe(
     - **rows_per_unit** - the most rows of a unit."""
     noises = plan.noise_multipliers(scale)
     sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
-    accesses, line, late, cut, harm = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, 0.0
+    accesses, line, late, cut, harm = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, (0.0, 0.0)
     at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
     metrics = [(at, line)]
     for number, (sigma, score_share) in enumerate(sigmas):
@@ -228,7 +228,7 @@ def run_recipe(
             at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
         elif lengths:
             together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
-            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, harm)
+            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, *harm)
             at, cut = found_bounds(lengths[best], at, bounds, expected, num_rows)
         look = Look.asked(ask, at, sigma, prior, most_scores)
         late += [look] * is_late
@@ -244,8 +244,11 @@ def run_recipe(
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
-def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int) -> float:
-    """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores; see `Fit`."""
+def _harm(
+    ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int
+) -> tuple[float, float]:
+    """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores, and how sure other
+    tails are; see `Fit`."""
     basis, h = at.basis, line.slope
     covariance = basis.covariance_of_u(prior.covariance(basis))
     spread = line.posterior(covariance)[1]
@@ -253,7 +256,8 @@ def _harm(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: in
     values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
     excess = float(np.trace(h @ spread, axis1=1, axis2=2).sum()) / basis.layout.dimension
     along = [""] * (1 + len(directions.coordinates))
-    return Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit).squared_harm
+    fit = Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit)
+    return fit.squared_harm, fit.tails
 
 
 def _turned(

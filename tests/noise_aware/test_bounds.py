@@ -63,6 +63,12 @@ def test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least(
     assert cut[2] < 0.8 * cut[0]
 
 
+def test_surely_other_tails_are_worth_half_of_the_sampling_variance():
+    lengths = np.exp(0.3 * np.random.default_rng(1).standard_normal(20_000))
+    usual, half, sure = (chosen(lengths, 100.0, tails=tails) for tails in (0.0, 0.5, 1.0))
+    assert 1.4 * usual < half < sure / 1.2 and 0.4 < added(lengths, sure, 100.0) < 0.6
+
+
 def test_norms_grow_as_noise_falls_until_next_to_nothing_is_clipped():
     lengths = np.exp(0.6 * np.random.default_rng(1).standard_normal(20_000))
     found = [chosen(lengths, noise) for noise in (1e5, 3e3, 1e2, 1.0)]
