@@ -177,7 +177,7 @@ ROOMS = {
     "svi": ("svi", 2_538, 1_400),
     "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 863, 700),
-    "noise_aware": ("noise_aware", 2_694, 900),
+    "noise_aware": ("noise_aware", 2_696, 900),
     "contrib": ("contrib", 4_087, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
