@@ -16,7 +16,7 @@ from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Prior
 from dpppl.row_statistics.fit import Order
 from dpppl.row_statistics.matrices import isometric
-from dpppl.row_statistics.plan import plan_of
+from dpppl.row_statistics.plan import METRICS, plan_of
 from dpppl.row_statistics.statistics import units
 
 WIDTH, NUM_ROWS = 4, 20_000
@@ -158,6 +158,40 @@ def test_where_the_mean_moves_far_its_slope_is_in_error():
     np.testing.assert_allclose(
         again.information[0], line.information[0] + h[0] @ h[0] / 0.25, rtol=0.05
     )  # at the mean nothing is lost
+
+
+def test_looks_before_count_four_fifths():
+    """At one place with one noise, where curvatures are known: the second look is worth more than the first."""
+    h, theta, _ = sequence(np.random.default_rng(1))
+    line, look = Line.none(full(WIDTH).first()), made(theta, h, np.zeros((1, WIDTH)), 0.5)
+    for times_one in (1.0, 1.8, 1.0 + 0.8 * 1.8):
+        line, _ = line.with_look(look, 1e4 * np.eye(WIDTH)[None])
+        np.testing.assert_allclose(line.information[0], times_one * h[0] @ h[0] / 0.25, rtol=1e-3, atol=1.0)
+
+
+class Shorter(Quadratic):
+    """Rows whose scores are half as long in one of the metrics that are tried before the late looks."""
+
+    best = 0
+
+    def __call__(self, kind, at, sigma):
+        found = super().__call__(kind, at, sigma)
+        if kind is Kind.BINS:
+            self.bins = [*getattr(self, "bins", []), at]
+            if len(self.bins) == 5 - METRICS + self.best + 1:  # the three candidates come last
+                return np.roll(found, -1, axis=1)
+        return found
+
+
+@pytest.mark.parametrize("best", range(METRICS))
+def test_late_looks_are_made_in_the_metric_of_the_shortest_scores(best):
+    rng = np.random.default_rng((7, best))
+    ask = Shorter(rng.standard_normal(WIDTH), NUM_ROWS * np.diag([0.02, 0.1, 0.3, 0.6]), rng, noise=0.1)
+    ask.best = best
+    recipe.run_recipe(ask, plan_of(True, WIDTH, NUM_ROWS), 0.2, full(WIDTH), Bounds(), NUM_ROWS)
+    assert len(ask.bins) == 5
+    same = [np.allclose(ask.looks[-1].basis.roots, at.basis.roots, rtol=1e-6) for at in ask.bins[-METRICS:]]
+    assert same == [number == best for number in range(METRICS)]
 
 
 def test_curvatures_of_looks_are_weighed_by_their_noise():
