@@ -39,7 +39,7 @@ FILES = [
     f"dpppl/{name}"
     for name in (
         "accounting ledger runs/budget.py runs/session.py runs/checkpoint.py access/mechanism.py access/door.py access/clipping.py "
-        "access/exact_sum.py randomness/keys.py runs/prelude.py runs/driver.py runs/private_score.py runs/private_scale.py runs/query.py "
+        "access/exact_sum.py randomness/keys.py runs/histogram.py runs/driver.py runs/private_score.py runs/private_scale.py runs/query.py "
         "runs/single_steps.py runs/processes.py access randomness runs frame"
     ).split()
 ]

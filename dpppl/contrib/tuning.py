@@ -168,7 +168,7 @@ def tune(
     best: tuple[float, Any, Any] = (-np.inf, None, None)
     provenance = Provenance()
 
-    def begin(origin: KeyOrigin) -> PrivacyReport:
+    def begin(_: object, origin: KeyOrigin) -> PrivacyReport:
         nonlocal provenance
         provenance = provenance.and_now(Status.COMPLETE, origin, Start.SUPPLIED)
         return report

@@ -1,20 +1,25 @@
-"""The first accesses of a run: NoiseAware's, at a share of the budget, and the centre, metric and clipping norm that follow."""
+"""The first accesses of a run: a frame's, which are NoiseAware's at a share of the budget, and the histogram of norms.
 
-from collections.abc import Callable, Sequence
+`locate` makes them and returns what they found: where the posterior is and how wide, the norms, and the rows that say nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms
 from dpppl.accounting.unit import Unit
+from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.metric import Metric
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
-from dpppl.noise_aware.binding import BoundModel, bind
+from dpppl.noise_aware.binding import BoundModel, bind_split
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.conclusion import looked
 from dpppl.noise_aware.curvature import unsaturated
@@ -29,9 +34,10 @@ from dpppl.row_statistics.matrices import positive_part, posterior_covariance, r
 from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.row_statistics.shared_law import statistics_of
-from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING
-from dpppl.runs.prelude import histogram_charge
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import TRACING, Plan, prove
+from dpppl.runs.histogram import Histogram, histogram_charge
+from dpppl.runs.session import Run, Session, session
 from dpppl.types import Function, Tree
 
 SHARE = 0.16
@@ -58,7 +64,7 @@ def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: 
     )
 
 
-def prelude_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
+def first_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
     """The costs of what comes before a run of `num_steps` steps of all chains: a frame, and the histogram of norms."""
     relation = mechanism.subsampling.neighboring_relation
     frame = [frame_charge(noise_multiplier, num_steps, relation)] if has_frame else []
@@ -107,10 +113,6 @@ class Locator:
     charge: Charge
     programs: Tree
     key: jax.Array
-
-    @property
-    def digest(self) -> str:
-        return ",".join(program.digest for program in self.programs.values())
 
     def metric(self, before: Callable[[int], None]) -> Metric:
         """Make the accesses; the frame that they give."""
@@ -167,23 +169,20 @@ def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float
 
 
 def locator(
-    model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None,
-    mesh: Mesh | None,
-) -> Locator:  # fmt: skip
-    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing.
+    model: Function, split: SplitModel, rows: Tree, public: Tree, key: jax.Array, charge: Charge, unit: Unit
+) -> Locator:
+    """The accesses of a frame for a model that was split for its arguments, proved; looks at no data, charges nothing.
 
     Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
 
-    - **args**, **kwargs** - the arguments, not yet grouped by unit.
-    - **key** - the run's.
-    - **charge** - see `frame_charge`.
-    - **unit**, **data_plate**, **mesh** - of the run."""
-    scale = scale_of(charge)
-    settings = NoiseAwareSettings(
-        model, noise_multiplier=scale, unit=unit.ids, max_rows_per_unit=unit.max_rows if unit.ids else None,
-        data_plate=data_plate, mesh=mesh,
-    )  # fmt: skip
-    bound = bind(settings, args, kwargs, key)
+    - **rows**, **public** - the arrays among the arguments.
+    - **key**, **unit** - of the run; **charge** - see `frame_charge`."""
+    size, scale = sum(latent.size for latent in split.latents.values()), scale_of(charge)
+    if size > MOST_LATENTS:
+        raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
+    max_rows = unit.max_rows if unit.ids else None
+    settings = NoiseAwareSettings(model, noise_multiplier=scale, unit=unit.ids, max_rows_per_unit=max_rows)
+    bound = bind_split(settings, split, rows, public)
     coordinates = bound.coordinates
     if coordinates.dimension > MOST_FULL or bound.symmetric:
         raise ConfigurationError(
@@ -200,16 +199,64 @@ def locator(
     )  # fmt: skip
 
 
-def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Tree) -> Locator | None:
+def locator_or_none(is_asked: bool, *arguments: Tree) -> Locator | None:
     """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
     try:
-        if sum(latent.size for latent in split.latents.values()) > MOST_LATENTS:
-            raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
         return locator(*arguments)
     except (ConfigurationError, UnsupportedModelError):
         if is_asked:
             raise
         return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Located:
+    """The findings of the first accesses of a run.
+
+    - **metric** - where the posterior is and how wide, None without a frame.
+    - **norms** - of all rows' gradients at the start, in the metric where there is one.
+    - **scale** - the median standard deviation of the prior there.
+    - **counted** - the rows that do not inform the posterior."""
+
+    metric: Metric | None
+    norms: Norms
+    scale: float
+    counted: CountedRows
+
+
+@contextmanager
+def locate(
+    run: Run, plan: Plan, budget: Budget, histogram_in: Callable[[Metric | None], Histogram], locator: Locator | None = None
+) -> Iterator[tuple[Session, Located]]:  # fmt: skip
+    """Open the session of a run and make its first accesses, each charged before; yield the session and what they found.
+
+    The budget must pay for these and for the steps, and all programs are proved, before anything is charged. The session's last
+    charges are the steps'. Only norm and metric depend on what is found, the cost does not.
+
+    - **plan** - the run's steps, at any norm and without a metric.
+    - **histogram_in** - the histogram of norms in a metric, or without one, which is what is proved beforehand.
+    - **locator** - the accesses that find the metric, or None."""
+    histogram, rows, public = histogram_in(None), plan.rows, plan.public
+    frame, of_frame = ([], {}) if locator is None else ([locator.charge], locator.programs)
+    charges = [*frame, histogram.charge, *plan.charges]
+    budget.admit(charges, run.run_id)
+    prove(plan.method.mapped_chunk, plan.arguments, rows=1)
+    program, arguments = histogram.program(run.key, rows, public)
+    digest = ",".join(each.digest for each in (program, *of_frame.values()))
+    with session(run, replace(plan, charges=charges, program=digest, shared=plan.shared_values), budget) as opened:
+        metric = None
+        if locator is not None:
+            metric = locator.metric(partial(opened.charge, 0))
+            histogram = histogram_in(metric)
+            program, arguments = histogram.program(run.key, rows, public)
+        opened.charge(len(frame), 1)
+        counts = np.asarray(jax.block_until_ready(program(*arguments)))
+        try:
+            norms, counted = histogram.found(counts, number_of(rows))
+            yield opened, Located(metric=metric, norms=norms, scale=histogram.scale, counted=counted)
+        except BaseException as error:
+            error.add_note("The histogram that the clipping norm came from was charged before: see privacy_report().")
+            raise
 
 
 def clipped_at(

@@ -4,8 +4,9 @@ import numpy as np
 
 from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
-from dpppl.frame.locate import clipped_at
-from dpppl.mcmc.chains import Chains
+from dpppl.frame.locate import Located, clipped_at
+from dpppl.mcmc.bound import BoundKernel
+from dpppl.mcmc.chains import Call
 from dpppl.mcmc.kernel import DPKernel
 
 QUANTILE, MARGIN = 0.99, 1.25
@@ -13,25 +14,26 @@ _SPARE = 32.0
 CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
-def with_norm_for(kernel: DPKernel, chains: Chains, norms: Norms, scale: float) -> DPKernel:
-    """The kernel of these chains with the norm that private norms of the rows suggest, or the least at which the prior alone,
-    with a standard deviation of `scale`, is sampled well.
+def with_norm_for(kernel: DPKernel, bound: BoundKernel, call: Call, found: Located) -> DPKernel:
+    """The kernel with the metric that a run found, and the norm that private norms of the rows suggest, or the least at which
+    the prior alone is sampled well.
 
     Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the
     prior."""
-    bound = chains.bound
-    if kernel.metric is not None:
+    norms = found.norms
+    if found.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
-        collected = chains.call.num_collected * chains.call.thinning / chains.call.num_steps
-        norm, metric = clipped_at(kernel.metric, norms, bound.split.num_rows, chains.charges, collected or 1.0)
-        kernel = kernel.copy(metric=metric, temperature=metric.kept)
+        collected = call.num_collected * call.thinning / call.num_steps
+        steps = kernel.charge(call.first, call.num_steps, call.num_chains)
+        norm, metric = clipped_at(found.metric, norms, bound.split.num_rows, [steps], collected or 1.0)
+        kernel = kernel.copy(metric=metric, searches=False, temperature=metric.kept)
     else:
-        time = kernel.total_time(chains.call.first + chains.call.num_steps)
+        time = kernel.total_time(call.first + call.num_steps)
         affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
         norm = norm_of_quantile(norms, isinstance(kernel.mechanism.clipping, Centred), affordable)
     step_size = kernel.with_norm(norm).step_size
     assert isinstance(step_size, float)
-    too_long = step_size / float(kernel.longest_step(scale**-2.0))  # steps fall as norm^-2
+    too_long = step_size / float(kernel.longest_step(found.scale**-2.0))  # steps fall as norm^-2
     return kernel.with_norm(float(f"{norm * max(1.0, too_long) ** 0.5:.4g}"))
 
 

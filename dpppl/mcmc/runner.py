@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -10,11 +11,10 @@ import jax
 import numpy as np
 import numpyro.infer
 
-from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
-from dpppl.frame.locate import locator_or_none, prelude_charges
+from dpppl.frame.locate import first_charges, locate, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.row_free import proved
 from dpppl.mcmc.bound import BoundKernel
@@ -30,10 +30,10 @@ from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, drive, on_host
-from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
+from dpppl.runs.driver import TRACING, Plan, drive, on_host
+from dpppl.runs.histogram import Histogram
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
-from dpppl.runs.session import Run
+from dpppl.runs.session import Run, Session
 from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import check_num_data, checked, checked_call, full_signature, not_set, plain, positive_integer
@@ -157,17 +157,17 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
         def charges(noise_multiplier: float) -> list[Charge]:
             noisy = kernel.with_noise(noise_multiplier)
-            return [*self._prelude(noisy, frame), noisy.charge(0, num_steps, num_chains)]
+            return [*self._first_charges(noisy, frame), noisy.charge(0, num_steps, num_chains)]
 
         return kernel.with_noise(budget.calibrate(charges))
 
-    def _prelude(self, kernel: DPKernel, frame: bool) -> list[Charge]:
+    def _first_charges(self, kernel: DPKernel, frame: bool) -> list[Charge]:
         """The cost of the accesses that the clipping norm comes from; empty where the norm is known."""
         if not kernel.auto_norm:
             return []
         assert kernel.noise_multiplier is not None
         total_steps = self.num_chains * (self.num_warmup + self.num_samples)
-        return prelude_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
+        return first_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
@@ -178,7 +178,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             kernel = self._calibrated(has_frame)
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._prelude(kernel, has_frame), kernel.charge(first, steps, self.num_chains)]
+        charges = [*self._first_charges(kernel, has_frame), kernel.charge(first, steps, self.num_chains)]
         return self._planned(charges, self._start_of(resume))
 
     def _start_of(self, resume: Tree) -> Start | None:
@@ -226,10 +226,10 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self, rng_key: jax.Array, args: Tree, kwargs: Tree, extra_fields: object, init_params: Tree, warmup: int,
         num_steps: int, num_collected: int, resume: Tree = None,
     ) -> None:  # fmt: skip
-        """The phases of a run: bind the model; choose the norm; prove, charge and run."""
+        """The phases of a run: bind the model; find frame and norm; prove, charge and run; judge."""
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
-        run, kernel, given = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel(), (args, kwargs)
-        args, kwargs = self.grouped(kernel.model, *given, run.key)
+        run, kernel = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel()
+        args, kwargs = self.grouped(kernel.model, args, kwargs, run.key)
         call = Call(
             args=args, kwargs=kwargs, fields=fields, removed=removed, init_params=init_params, resume=resume,
             discarded=num_steps - num_collected * self.thinning, num_collected=num_collected, thinning=self.thinning,
@@ -239,62 +239,66 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             bound = kernel.bind(call.args, call.kwargs)
         check_num_data(kernel.num_data, bound.split.num_rows)
         counted = self._counted if resume is self._warmed else None  # of a warmup that has just ended
-        if self.sampler.auto_norm:
-            with self.budget.one_at_a_time:
-                if self.calibrated_kernel().auto_norm:  # else an earlier run, or another thread, has chosen the norm
-                    run, counted = self._choose_norm(run, bound, call, given)
-            kernel = self.calibrated_kernel()
-            bound = replace(bound, kernel=kernel.counting() if counted is None else kernel)
-        with after_histogram(run):
-            self._sample(run, Chains.starting(bound, run.key, call), warmup, counted)
+        opened: Session | None = None
+        with ExitStack() as held:
+            if self.sampler.auto_norm:
+                with self.budget.one_at_a_time:
+                    kernel = self.calibrated_kernel()
+                    if kernel.auto_norm:  # else an earlier run, or another thread, has chosen the norm
+                        opened, kernel, counted = self._located(held, run, bound, call)
+                        self._kernel = kernel
+                bound = replace(bound, kernel=kernel.counting() if counted is None else kernel)
+            chains = Chains.starting(bound, run.key, call)
+            self.budget.admit(chains.charges, run.run_id)
+            constrain, plan = self._constrain(chains), self._plan(chains, bound, bound.kernel.start, warmup)
+            states, records = drive(run, plan, self.budget, opened)
+        self._conclude(chains, *Outcome.of(chains, states, records, constrain), counted)
 
-    def _choose_norm(
-        self, run: Run, bound: BoundKernel, call: Call, given: tuple[Tree, Tree]
-    ) -> tuple[Run, CountedRows]:
-        """Choose the norm; the run, whose steps are reserved, and its rows' counts. `given`: the arguments, not grouped."""
+    def _located(
+        self, held: ExitStack, run: Run, bound: BoundKernel, call: Call
+    ) -> tuple[Session, DPKernel, CountedRows]:
+        """The session, `held` open, that has made the run's first accesses; kernel and counts of rows that these gave."""
         is_started = not (call.init_params is None and call.resume is None)
         if self.frame and is_started:
             raise ConfigurationError(
                 "frame=True finds the start: leave init_params and post_warmup_state out, or leave frame out."
             )
-        located, kernel = None, self.calibrated_kernel()
+        locator, kernel, chains = None, self.calibrated_kernel(), Chains.starting(bound, run.key, call)
         if self._has_frame and not is_started:
-            settings = self._prelude(kernel, True)[0], self.unit, kernel.data_plate, self.mesh
-            located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, run.key, *settings)
-        if self._has_frame and located is None:
+            arguments = kernel.model, bound.split, chains.rows, chains.public, run.key
+            locator = locator_or_none(self.frame is True, *arguments, self._first_charges(kernel, True)[0], self.unit)
+        if self._has_frame and locator is None:
             kernel = self._calibrated(False)
-        *_, histogram = self._prelude(kernel, False)
-        whole = call
+            chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
+        *_, charge = self._first_charges(kernel, False)
+
+        def histogram_in(metric: Metric | None) -> Histogram:
+            z, space = (chains.one.z, chains.bound) if metric is None else (metric.start, metric)
+            settings = chains.public, charge, space, metric is not None, kernel.mechanism.marked
+            return Histogram.starting(z, bound.split, *settings)
+
+        plan = self._plan(chains, bound, kernel.start if locator is None else Start.FRAME)
+        opened, found = held.enter_context(locate(run, plan, self.budget, histogram_in, locator))
         if call.resume is None:  # the norm is that of the steps of `run` after `warmup`, too
             kept, rest = divmod(self.num_samples, self.thinning)
-            whole = replace(call, discarded=self.num_warmup + rest, num_collected=kept)
+            call = replace(call, discarded=self.num_warmup + rest, num_collected=kept)
+        return opened, with_norm_for(kernel, bound, call, found), found.counted
 
-        def phase_in(metric: Metric | None) -> NormPhase:
-            own = kernel if metric is None else kernel.copy(metric=metric, searches=False)
-            chains = Chains.starting(replace(bound, kernel=own), run.key, call)
+    def _plan(self, chains: Chains, bound: BoundKernel, start: Start, warmup: int = 0) -> Plan:
+        """The plan of a run that begins with the kernel of `bound`, and at `start` unless the caller gives a start."""
+        begin = partial(self._begin, bound, chains.call, chains.rows, start)
+        return replace(chains.plan(warmup, self.print_cost, self.progress_bar), begin=begin)
 
-            def choose(norms: Norms, scale: float) -> None:
-                self._kernel = with_norm_for(own, replace(chains, call=whole), norms, scale)
-
-            return NormPhase.starting(
-                chains.one.z, bound.split, chains.plan(print_cost=self.print_cost), histogram, choose,
-                chains.bound, is_white=metric is not None, marked=kernel.mechanism.marked,
-            )  # fmt: skip
-
-        return measure_norms(run, phase_in, self.budget, partial(self._begin, bound, call), located)
-
-    def _sample(self, run: Run, chains: Chains, warmup: int, counted: CountedRows | None) -> None:
-        bound, plan = chains.bound, chains.plan(warmup, self.print_cost, self.progress_bar)
-        self.budget.admit(plan.charges, run.run_id)
+    def _constrain(self, chains: Chains) -> Function:
+        """The function from samples of all chains to constrained ones, proved. Refuses chains that explode without rows."""
+        split, collected = chains.bound.split, (self.num_chains, chains.call.num_collected)
         with TRACING:
-            collected = (self.num_chains, chains.call.num_collected)
-            shapes = {n: jax.ShapeDtypeStruct((*collected, *s.shape), s.dtype) for n, s in bound.split.latents.items()}
-            constrain: Function = jax.vmap(jax.vmap(bound.split.constrain, (0, None)), (0, None))
-            constrain = proved(constrain, shapes, chains.public, num_rows=bound.split.num_rows)
-            check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
+            shapes = {n: jax.ShapeDtypeStruct((*collected, *s.shape), s.dtype) for n, s in split.latents.items()}
+            constrain: Function = jax.vmap(jax.vmap(split.constrain, (0, None)), (0, None))
+            check_prior_stability(chains.bound, chains.one, chains.public, chains.call.num_steps)
+            return proved(constrain, shapes, chains.public, num_rows=split.num_rows)
 
-        states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
-        ended, of_states = Outcome.of(chains, states, records, constrain)
+    def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
@@ -306,15 +310,15 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             warnings.warn(f"{measured.too_long}.", stacklevel=5)
 
     def _begin(
-        self, bound: BoundKernel, call: Call, rows: Tree, charges: Sequence[Charge], origin: KeyOrigin
+        self, bound: BoundKernel, call: Call, rows: Tree, usual: Start, charges: Sequence[Charge], origin: KeyOrigin
     ) -> PrivacyReport:
         cleared: Tree = None
         assert isinstance(bound.kernel, DPKernel)
         self._kernel = bound.kernel
         self._outcome = self._states = self._states_flat = self._last_state = cleared
         self._warmup_state, self._counted = call.resume, None
-        usual = bound.kernel.start if call.init_params is None else Start.SUPPLIED
-        start = usual if call.resume is None else self._start_of(call.resume)
+        own = usual if call.init_params is None else Start.SUPPLIED
+        start = own if call.resume is None else self._start_of(call.resume)
         return self._begun(bound.split, start, rows, charges, origin)
 
     # Results of the last run

@@ -60,9 +60,14 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
     with TRACING:
         split = split_in_units(model, args, kwargs, data_plate=settings.data_plate)
         check_num_data(settings.num_data, split.num_rows)
-        rows, public = split.arrays(args, kwargs, settings.mesh)
         if weights is not None and (weights.name not in split.row or split.row[weights.name].shape):
             raise ConfigurationError(f"{weights.name} must be an array that holds one weight a row, (N,).")
+        return bind_split(settings, split, *split.arrays(args, kwargs, settings.mesh))
+
+
+def bind_split(settings: NoiseAwareSettings, split: SplitModel, rows: Tree, public: Tree) -> BoundModel:
+    """`bind`, for a model that was split for its arguments, of which `rows` and `public` are the arrays."""
+    with TRACING:
         coordinates = Coordinates.of(split, public, settings.coordinates)
         if not coordinates.dimension:
             raise UnsupportedModelError(
@@ -74,7 +79,7 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
                 f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
                 f"than {MOST_LATENTS:,}; use dpppl.SVI."
             )
-        responses = responses_of(split, settings.num_draws, public, may_share=weights is None)
+        responses = responses_of(split, settings.num_draws, public, may_share=settings.weights is None)
         if responses.scaled:
             raise UnsupportedModelError(
                 f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "

@@ -1,5 +1,6 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -123,7 +124,7 @@ class NoiseAware(NoiseAwareSettings):
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
                 duration=duration.line(is_normal),
                 program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),
-                begin=partial(self._begin, bound, charge),
+                begin=partial(self._begin, bound),
             )  # fmt: skip
             with ExitStack() as stack:
                 with bar.external_write_mode():
@@ -162,9 +163,9 @@ class NoiseAware(NoiseAwareSettings):
         found = conclusion.looked(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
-    def _begin(self, bound: BoundModel, charge: Charge, origin: KeyOrigin) -> PrivacyReport:
+    def _begin(self, bound: BoundModel, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
-        return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, [charge], origin)
+        return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, charges, origin)
 
     def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
         """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""

@@ -1,6 +1,7 @@
 """The protocol that all methods share: admit, prove, charge, run; in reading order.
 
-A run of chains or SVI (`driver.drive`), in outline. Queries, histograms and NoiseAware open sessions of their own:
+A run of chains or SVI (`driver.drive`), in outline. Queries and NoiseAware open sessions of their own. With a frame or a
+histogram of norms, `frame.locate` opens the session of the run, makes these accesses, and the steps follow in it:
 
     trace the program of a chunk, prove it, compile it                                         (driver)
     open a session: processes agree, reserve the cost, use up the key, print the cost          (session, processes, announcement)
@@ -21,7 +22,7 @@ Steps.
     duration        how long a run takes, from the equations of a row's program, before any data are touched
 The calls of a user.
     private_runner  Privacy, and the base of MCMC, SVI and NoiseAware: budget, report, checkpoint, mesh
-    prelude         clipping_norm="auto": a phase before a run, the charged histogram of norms
+    histogram       clipping_norm="auto": the charged histogram of norms
     single_steps    SVI.update: each state steps once
     query           a charged query: a noisy sum over all rows of a bounded number
     private_score   the mean score of private rows, noised and charged

@@ -65,6 +65,14 @@ class Charge:
         relation = self.neighboring_relation
         return event if relation is None else replace(event, neighboring_relation=relation)
 
+    def pays_for(self, other: "Charge") -> bool:
+        """Whether another charge is of as many accesses, which draw rows alike, and have no less noise: up to 1e-6 of it, which
+        arithmetic may round off and the account allows for."""
+        one, two = (
+            (c.mechanism.subsampling, c.mechanism.discretise, c.first, c.chains, c.num_steps) for c in (self, other)
+        )
+        return one == two and bool(np.all(other.noise_multipliers >= (1.0 - 1e-6) * self.noise_multipliers))
+
     def begun(self, count: int) -> "Charge":
         """Its first `count` steps."""
         return replace(self, noise_multipliers=self.noise_multipliers[:count])
@@ -336,13 +344,6 @@ class Reservation:
             if budget.ledger is not None and sum(after.begun) > self._known:
                 budget.ledger.charge(self.run_id, events_of(after.charged), run.planned[0].first, sum(after.begun))
             run.begun = after.begun  # last: a charge that was refused or interrupted is made again, before any access
-
-    def replanned(self, charges: Sequence[Charge]) -> "Reservation":
-        """The same steps through a mechanism whose settings are known by now."""
-        with self._budget.lock:
-            self._budget.admit(charges, self.run_id)
-            self._run.planned = tuple(charges)
-        return self
 
     def __enter__(self) -> "Reservation":
         return self

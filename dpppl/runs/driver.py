@@ -18,10 +18,8 @@ from dpppl import information_flow
 from dpppl.errors import ConfigurationError, forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
-from dpppl.report.provenance import KeyOrigin
-from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
-from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.budget import Budget
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, Session, session
@@ -167,7 +165,7 @@ class Plan(Request):
     describe: Callable[[int], str]
 
     @property
-    def told(self) -> Document:
+    def shared_values(self) -> Document:
         """Values that all processes must share, by name."""
         settings = [self.what, repr(self.method.num_steps), repr(self.settings), *map(repr, self.charges)]
         noise = [charge.noise_multipliers for charge in self.charges]
@@ -180,15 +178,11 @@ class Plan(Request):
         return self.chain_groups[0], self.rows, self.public, number, number
 
 
-Begin = Callable[[Tree, Sequence[Charge], KeyOrigin], PrivacyReport]
-"""`begin(rows, charges, origin of the key)` notes that a run begins, and reports these charges."""
-
-
-def drive(run: Run, plan: Plan, budget: Budget, begin: Begin) -> tuple[list[Tree], list[Tree]]:
+def drive(run: Run, plan: Plan, budget: Budget, opened: Session | None = None) -> tuple[list[Tree], list[Tree]]:
     """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
 
-    The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
-    checkpoint that holds a part of the run, goes on from there."""
+    The program is traced, proved and compiled before a session opens, or in one that is `opened` and planned these steps as its
+    last charges. Each chunk is charged before it starts. With a checkpoint that holds a part of the run, goes on from there."""
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))
@@ -198,11 +192,13 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Begin) -> tuple[list[Tree
             digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments)
             contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
             run.checkpoint.hold(run.key, run.run_id, digest, contents)
-        begun = functools.partial(begin, plan.rows, plan.charges)
-        request = replace(plan, program=program.digest, shared=plan.told, begin=begun)
-        with bar.external_write_mode():
-            opened = stack.enter_context(session(run, request, budget))
-        finished = _chunks(plan, program, opened, run.checkpoint, bar)
+        if opened is None:
+            with bar.external_write_mode():
+                request = replace(plan, program=program.digest, shared=plan.shared_values)
+                opened = stack.enter_context(session(run, request, budget))
+        else:
+            opened.processes.agree(run.key, program.digest, **plan.shared_values)
+        finished = _chunks(plan, program, opened.last(plan.charges), run.checkpoint, bar)
     opened.processes.enter("end", run.forget)
     states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
     return states, [recorded for _, recorded in finished]

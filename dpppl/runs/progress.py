@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from tqdm.auto import tqdm
 
@@ -19,17 +20,15 @@ class _Bar:
         self._bar = bar
 
     def __getattr__(self, name: str) -> Function:
-        def call(*args: Tree, **kwargs: Tree) -> None:
-            try:
-                getattr(self._bar, name)(*args, **kwargs)
-            except Exception:
-                self._bar.disable = True
-                with suppress(
-                    Exception
-                ):  # tqdm keeps its lock where a display fails, and other threads would wait for it
-                    tqdm.get_lock().release()
+        return partial(self._tried, name)
 
-        return call
+    def _tried(self, name: str, *args: Tree, **kwargs: Tree) -> None:
+        try:
+            getattr(self._bar, name)(*args, **kwargs)
+        except Exception:
+            self._bar.disable = True
+            with suppress(Exception):  # tqdm keeps its lock where a display fails, and other threads would wait for it
+                tqdm.get_lock().release()
 
     @contextmanager
     def external_write_mode(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
 """A charged query: the sum over all rows of a bounded number, with Gaussian noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -59,12 +59,13 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 
 
 def noisy_query(
-    query: Query, charge: Charge, key: jax.Array, budget: Budget, begin: Callable[[KeyOrigin], None] = lambda origin: None,
+    query: Query, charge: Charge, key: jax.Array, budget: Budget,
+    begin: Callable[[Sequence[Charge], KeyOrigin], None] = lambda charges, origin: None,
 ) -> np.ndarray:  # fmt: skip
     """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
     - **key** - a key of its own, used once.
-    - **begin** - `begin(origin of the key)`, called before the charge."""
+    - **begin** - `begin(charges, origin of the key)`, called before the charge."""
     noise_multiplier = float(charge.noise_multipliers[0])
 
     def statistic(_: object, row: Tree, public: Tree) -> Tree:

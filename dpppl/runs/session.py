@@ -8,7 +8,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -28,23 +28,16 @@ from dpppl.types import Tree
 class Run:
     """A run, before its steps.
 
-    - **key**, **run_id**, **checkpoint**, **reservation** - the last: of its steps, where an earlier phase has charged."""
+    - **key**, **run_id**, **checkpoint** - its key, its name, and its file, if one is kept."""
 
     key: Tree
     run_id: str
     checkpoint: Checkpoint | None = None
-    reservation: Reservation | None = None
 
     @property
     def goes_on(self) -> bool:
-        """Whether its key is used up for this run already, by itself or before it was resumed."""
-        return self.reservation is not None or (self.checkpoint is not None and self.checkpoint.resumed)
-
-    def reserved(self, budget: Budget, charges: Sequence[Charge], what: str) -> Reservation:
-        """Reserve the charges of its steps as `what`, in place of what it has reserved for them."""
-        if self.reservation is None:
-            return budget.reserve_for(charges, what, self.run_id)
-        return self.reservation.replanned(charges)
+        """Whether it is resumed: its key was used up before."""
+        return self.checkpoint is not None and self.checkpoint.resumed
 
     def forget(self) -> None:
         """Remove its checkpoint, which is not needed any more."""
@@ -67,36 +60,44 @@ class Request:
     - **what** - name of the run in a ledger; **charges** - costs of its accesses.
     - **rows** - private rows (N, ...); **program** - digest of the compiled programs, "" before they are.
     - **shared** - further values that several processes must have in common, by name.
-    - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
-    - **notes**, **print_cost** - lines printed with the cost, and whether to print it; **duration** - a line on its time.
-    - **later** - accesses after this session: their run's name, what a ledger calls it, and their charges. They are reserved
-      first, and stay so if the session succeeds."""
+    - **begin** - `begin(charges, origin of the key)` notes that the run begins; its report, if any, is announced.
+    - **notes**, **print_cost** - lines printed with the cost, and whether to print it; **duration** - a line on its time."""
 
     what: str
     charges: Sequence[Charge]
     rows: Tree
     program: str = ""
     shared: Mapping[str, object] = field(default_factory=dict)
-    begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
+    begin: Callable[[Sequence[Charge], KeyOrigin], PrivacyReport | None] = lambda charges, origin: None
     notes: Sequence[str] = ()
     print_cost: bool = True
     duration: str | None = None
-    later: tuple[str, str, Sequence[Charge]] | None = None
 
 
 @dataclass(frozen=True)
 class Session:
     """An open session.
 
-    - **reservation**, **later**, **processes** - of the request's charges, and of its later ones; those that take part."""
+    - **charges**, **reservation** - what was planned, and its reservation.
+    - **processes** - those that take part.
+    - **first** - the number of the planned charge that is numbered 0 from now on."""
 
+    charges: Sequence[Charge]
     reservation: Reservation
     processes: ProcessGroup
-    later: Reservation | None = None
+    first: int = 0
 
     def charge(self, number: int, until: int) -> None:
         """Charge the accesses of charge `number` up to the one numbered `until`, before they are made."""
-        self.processes.enter("charge", partial(self.reservation.charge, number, until))
+        self.processes.enter("charge", partial(self.reservation.charge, self.first + number, until))
+
+    def last(self, charges: Sequence[Charge]) -> "Session":
+        """The session, with numbers from 0 for its last charges. These have settings now that were not known when they were
+        planned, and the same cost. Raises AssertionError for any other."""
+        first = len(self.charges) - len(charges)
+        if first < 0 or not all(map(Charge.pays_for, self.charges[first:], charges)):
+            raise AssertionError("steps cost more than was planned, or other than it")
+        return replace(self, first=first)
 
 
 def claim(key: jax.Array, *, again: bool = False) -> KeyOrigin:
@@ -117,25 +118,17 @@ def claim(key: jax.Array, *, again: bool = False) -> KeyOrigin:
 def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     """Open a session; at its end, what was reserved and not charged is given back.
 
-    - **run** - key, name, checkpoint and earlier reservation of the run.
+    - **run** - key, name and checkpoint of the run.
 
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
     processes = ProcessGroup.of(request.rows, budget)
     processes.agree(run.key, request.program, **request.shared)
     before = events_of([c for name, own in tuple(budget.runs.items()) if name != run.run_id for c in own.charged])
-    is_first = run.reservation is None
-    costs = [*request.charges, *(request.later[2] if request.later else ())]
-    reading = reading_line(request.rows, costs) if is_first and request.print_cost else None
-    with processes.watched(), contextlib.ExitStack() as held:
-        later = None
-        if request.later is not None:
-            name, what, charges = request.later
-            reserve = partial(budget.reserve_for, charges, what, name)
-            later = held.enter_context(processes.enter("reservation", reserve))
-        reserve = partial(run.reserved, budget, request.charges, request.what)
-        with processes.enter("reservation", reserve) as reservation:
-            report = request.begin(processes.enter("key", partial(claim, run.key, again=run.goes_on)))
-            if is_first and report is not None:
-                announce(report, before, request.notes, request.print_cost, [reading, request.duration])
-            yield Session(reservation, processes, later)
-        held.pop_all()
+    reading = reading_line(request.rows, request.charges) if request.print_cost else None
+    reserve = partial(budget.reserve_for, request.charges, request.what, run.run_id)
+    with processes.watched(), processes.enter("reservation", reserve) as reservation:
+        origin = processes.enter("key", partial(claim, run.key, again=run.goes_on))
+        report = request.begin(request.charges, origin)
+        if report is not None:
+            announce(report, before, request.notes, request.print_cost, [reading, request.duration])
+        yield Session(request.charges, reservation, processes)

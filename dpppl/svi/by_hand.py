@@ -136,13 +136,13 @@ class SVIByHand(SVISettings):
             statistic=statistic, bound=bound, rows=rows, public=public, what=what, discretise=self.mechanism.discretise,
             neighboring_relation=self.mechanism.neighboring_relation,
         )  # fmt: skip
+        charge = query_charge(query, self.budget, noise_multiplier)
+        return float(noisy_query(query, charge, key, self.budget, self._query_begun))
 
-        def begin(origin: KeyOrigin) -> None:
-            status = Status.COMPLETE if self._provenance.status is Status.NOTHING else self._provenance.status
-            start = None if self._provenance.starts else self._first_start
-            self._provenance = self._provenance.and_now(status, origin, start)
-
-        return float(noisy_query(query, query_charge(query, self.budget, noise_multiplier), key, self.budget, begin))
+    def _query_begun(self, _: object, origin: KeyOrigin) -> None:
+        status = Status.COMPLETE if self._provenance.status is Status.NOTHING else self._provenance.status
+        start = None if self._provenance.starts else self._first_start
+        self._provenance = self._provenance.and_now(status, origin, start)
 
     @on_host
     @checked

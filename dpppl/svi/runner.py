@@ -2,27 +2,27 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.clipping import NUM_COUNTS
-from dpppl.access.norm_histogram import Norms
 from dpppl.errors import ConfigurationError, concluding
-from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import Locator, clipped_at, locator_or_none
+from dpppl.frame.locate import Located, clipped_at, locate, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import NUM_CHUNKS, TRACING, Begin, Method, Plan, drive, on_host
-from dpppl.runs.prelude import NormPhase, after_histogram, measure_norms
-from dpppl.runs.session import Run
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan, drive, on_host
+from dpppl.runs.histogram import Histogram
+from dpppl.runs.session import Run, Session
 from dpppl.svi import optimizers
 from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
@@ -161,56 +161,50 @@ class SVI(SVIByHand):
         elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
             self._optim = optimizers.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
-        given, (args, kwargs) = (args, kwargs), self.grouped(self.model, args, kwargs, run.key)
+        args, kwargs = self.grouped(self.model, args, kwargs, run.key)
         start = self._start_from(init_state, init_params)
-        with self.budget.one_at_a_time:  # until the clipping norm is known
-            # A stream of its own: whatever else is made from this key has other noise.
-            objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
-            check_num_data(self.num_data, objective.split.num_rows)
-            if init_state is not None:
-                check_state(init_state, "init_state", self.optim)
-                state = continued(init_state, state)
-            *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
-            located = None
-            if len(histogram) > 1 and init_state is None and init_params is None:
-                settings = run.key, histogram[0], self.unit, self.data_plate, self.mesh
-                located = locator_or_none(self.frame is True, objective.split, self.model, *given, *settings)
-            if len(histogram) > 1 and located is None:
-                *histogram, charge = self._charges(num_steps, int(state.i), run.run_id, frame=False)
-            start = start if located is None else Start.FRAME
-            self.budget.admit([*histogram, charge], run.run_id)
-            rows, public = objective.split.arrays(args, kwargs, self.mesh)
-            thinning = thinning_for(state.optim_state, num_steps, thinning)
-            counted: CountedRows | None = None
+        opened: Session | None = None
+        with ExitStack() as held:
+            with self.budget.one_at_a_time:  # until the clipping norm is known
+                # A stream of its own: whatever else is made from this key has other noise.
+                objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
+                check_num_data(self.num_data, objective.split.num_rows)
+                if init_state is not None:
+                    check_state(init_state, "init_state", self.optim)
+                    state = continued(init_state, state)
+                *first, charge = self._charges(num_steps, int(state.i), run.run_id)
+                locator, (rows, public) = None, objective.split.arrays(args, kwargs, self.mesh)
+                if len(first) > 1 and init_state is None and init_params is None:
+                    arguments = self.model, objective.split, rows, public, run.key, first[0], self.unit
+                    locator = locator_or_none(self.frame is True, *arguments)
+                if len(first) > 1 and locator is None:
+                    *first, charge = self._charges(num_steps, int(state.i), run.run_id, frame=False)
+                self.budget.admit([*first, charge], run.run_id)
+                thinning = thinning_for(state.optim_state, num_steps, thinning)
+                begin = partial(self._begin, objective, rows, start if locator is None else Start.FRAME)
 
-            def begin(rows: Tree, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
-                self._objective, self._programs, self._counted = objective, {}, counted
-                self._clipped = self._result = None
-                return self._begun(objective.split, start, rows, charges, origin)
+                def plan(objective: Objective, state: SVIState, charge: Charge) -> Plan:
+                    counts = jnp.zeros(NUM_COUNTS) if charge.mechanism.counts else None
+                    method = Method(
+                        step=self.step_function(objective, charge.mechanism, charge.noise_multipliers[0]), num_steps=num_steps,
+                        length=-(-num_steps // NUM_CHUNKS // thinning) * thinning, thinning=thinning, last=self._phi,
+                        mean=lambda state: (self._phi(state), counts),
+                    )  # fmt: skip
+                    return Plan(
+                        method=method, chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
+                        settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, begin=begin,
+                        progress_bar=progress_bar, describe=lambda done: "SVI",
+                    )  # fmt: skip
 
-            def plan() -> Plan:
-                counts = jnp.zeros(NUM_COUNTS) if charge.mechanism.counts else None
-                method = Method(
-                    step=self.step_function(objective, charge.mechanism, charge.noise_multipliers[0]), num_steps=num_steps,
-                    length=-(-num_steps // NUM_CHUNKS // thinning) * thinning, thinning=thinning, last=self._phi,
-                    mean=lambda state: (self._phi(state), counts),
-                )  # fmt: skip
-                return Plan(
-                    method=method, chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
-                    settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost,
-                    progress_bar=progress_bar, describe=lambda done: "SVI",
-                )  # fmt: skip
-
-            if histogram:
-                run, counted = self._choose_norm(run, plan(), objective, histogram[-1], begin, located)
-                charge = replace(charge, mechanism=charge.mechanism.with_norm(self.mechanism.clipping.clipping_norm))
-                if self._metric is not None:
-                    objective = replace(objective, metric=self._metric)
-                    state = state._replace(optim_state=self.optim.init(self.optim.movement.start()))
-        with after_histogram(run):
+                if first:
+                    histogram_in = partial(self._histogram_in, run.key, objective, self._phi(state), public, first[-1])
+                    steps = plan(objective, state, charge)
+                    opened, found = held.enter_context(locate(run, steps, self.budget, histogram_in, locator))
+                    objective, state, charge = self._given(found, objective, state, charge)
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
-            [state], [(trajectory, (gradients, shares))] = drive(run, plan(), self.budget, begin)
+            steps = plan(objective, state, charge)
+            [state], [(trajectory, (gradients, shares))] = drive(run, steps, self.budget, opened)
         with TRACING:
             params = constrained(state.optim_state)
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
@@ -221,39 +215,47 @@ class SVI(SVIByHand):
         )  # fmt: skip
         with concluding("the verdict", "svi.result.averaged_params(allow_unconverged=True) returns the parameters"):
             self._clipped, own = counted_rows(shares, charge, num_steps, objective)
-            self._counted = own if counted is None else counted  # a histogram knows more
+            self._counted = self._counted or own  # a histogram knows more
             report = self.privacy_report()
             self._result = replace(self._result, clipped=self._clipped, counted=self._counted, report=report)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
         return self._result
 
-    def _choose_norm(
-        self, run: Run, plan: Plan, objective: Objective, histogram: Charge, begin: Begin, located: Locator | None
-    ) -> tuple[Run, CountedRows]:
-        """Choose the norm; the run, which has the steps of `plan` reserved, and the counts of its rows."""
-        [phi], [steps], split = map(self._phi, plan.chain_groups), plan.charges, objective.split
+    def _begin(
+        self, objective: Objective, rows: Tree, start: Start, charges: Sequence[Charge], origin: KeyOrigin
+    ) -> PrivacyReport:
+        self._objective, self._programs = objective, {}
+        self._counted = self._clipped = self._result = None
+        return self._begun(objective.split, start, rows, charges, origin)
 
-        def phase_in(metric: Metric | None) -> NormPhase:
-            movement = None if metric is None else Movement.of(metric, objective.guide, objective.transforms)
-            start = phi if movement is None else movement.start()
-            with TRACING:
-                moved = replace(objective, metric=metric)
-                _, z = jax.jit(moved.draw)(start, keys.stream(run.key, "start"), plan.public)
+    def _histogram_in(
+        self, key: jax.Array, objective: Objective, phi: Tree, public: Tree, charge: Charge, metric: Metric | None
+    ) -> Histogram:
+        """The histogram of norms at a draw of the first guide: of the one in a metric, or of that with parameters phi."""
+        if metric is not None:
+            phi = Movement.of(metric, objective.guide, objective.transforms).start()
+        with TRACING:
+            _, z = jax.jit(replace(objective, metric=metric).draw)(phi, keys.stream(key, "start"), public)
+        return Histogram.starting(z, objective.split, public, charge, metric, is_white=metric is not None)
 
-            def choose(norms: Norms, _: float) -> None:
-                # At a draw of the first guide; in a metric see `clipped_at`.
-                norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
-                if metric is not None and movement is not None:  # from now on parameters start and move in it
-                    norm, self._metric = clipped_at(metric, norms, split.num_rows, [steps])
-                    self._first_start, self._optim = Start.FRAME, MovedOptimizer(steps.num_steps, movement)
-                if self.num_particles > 1:  # whose gradients are clipped as one vector
-                    norm = float(f"{norm * self.num_particles**0.5:.4g}")
-                self._mechanism, self._has_auto_norm = self._mechanism.with_norm(norm), False
-
-            return NormPhase.starting(z, split, plan, histogram, choose, metric)
-
-        return measure_norms(run, phase_in, self.budget, begin, located)
+    def _given(
+        self, found: Located, objective: Objective, state: SVIState, charge: Charge
+    ) -> tuple[Objective, SVIState, Charge]:
+        """Keep norm and metric for all runs from now on; objective, first state and steps with them."""
+        if found.metric is None:
+            norm = float(f"{found.norms.high_quantile(QUANTILE):.4g}")
+        else:  # from now on parameters start and move in it
+            movement = Movement.of(found.metric, objective.guide, objective.transforms)
+            norm, self._metric = clipped_at(found.metric, found.norms, objective.split.num_rows, [charge])
+            self._first_start, self._optim = Start.FRAME, MovedOptimizer(charge.num_steps, movement)
+            objective = replace(objective, metric=self._metric)
+            state = state._replace(optim_state=self.optim.init(movement.start()))
+        if self.num_particles > 1:  # whose gradients are clipped as one vector
+            norm = float(f"{norm * self.num_particles**0.5:.4g}")
+        self._mechanism, self._has_auto_norm = self._mechanism.with_norm(norm), False
+        self._objective, self._counted = objective, found.counted
+        return objective, state, replace(charge, mechanism=charge.mechanism.with_norm(norm))
 
     def _phi(self, state: Tree) -> Tree:
         """The unconstrained parameters of a state."""

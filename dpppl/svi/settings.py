@@ -12,7 +12,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.frame.guides import NAMES, moves
-from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_line, prelude_charges
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, first_charges, frame_line
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.report.provenance import Start, Status
@@ -182,7 +182,7 @@ class SVISettings(Fixed, PrivateRunner):
             if self._scale is not None:
                 norm = mechanism.subsampling.rate * (num_steps * self.num_particles) ** 0.5 / (sigma * self._scale)
                 return [replace(steps, mechanism=mechanism.with_norm(float(f"{norm:.4g}")))]
-            return [*prelude_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
+            return [*first_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
@@ -195,10 +195,13 @@ class SVISettings(Fixed, PrivateRunner):
         inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]
         captured = () if self._objective is None else self._objective.captured
         steps = [charge for charge in charges if charge.is_steps]
+        mechanism = steps[-1].mechanism if steps else self.mechanism
+        if self._scale is None:  # a norm may have been chosen after the steps were planned
+            mechanism = replace(mechanism, clipping=self.mechanism.clipping)
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
         return Facts(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
-            mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, inputs.num_rows),
+            mechanism=MechanismFacts.of(mechanism, inputs.num_rows),
             details=SVIDetails(
                 num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
                 counted=self._counted, frame=frame_line(charges), is_wide=self._scale is not None,

@@ -216,7 +216,7 @@ MUTATIONS = [
              "test_norms:test_rows_are_counted_by_octave_and_rows_without_a_norm_apart"),
     Mutation("silent rows among those that have a norm", "dpppl.access.norm_histogram:_fit", "num_rows - counts[NUM_BINS:].sum()",
              "num_rows", "test_norms:test_the_norm_is_that_of_the_rows_that_inform_the_posterior", (0.5, 400)),
-    Mutation("a histogram that is not charged", "dpppl.runs.prelude:measure_norms", "opened.charge(len(charges) - 1, 1)", "None",
+    Mutation("a histogram that is not charged", "dpppl.frame.locate:locate", "opened.charge(len(frame), 1)", "None",
              "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
     Mutation("charged after access", "dpppl.runs.driver:_chunks",

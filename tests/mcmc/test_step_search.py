@@ -23,7 +23,7 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.measured import Arrival, Measured, mean_counts
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, reading
-from dpppl.runs.prelude import SHARE
+from dpppl.runs.histogram import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 
 

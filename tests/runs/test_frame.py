@@ -31,7 +31,7 @@ from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import SHARE, Locator, clipped_at, frame_charge, locator_or_none, prelude_charges, scale_of
+from dpppl.frame.locate import SHARE, Locator, clipped_at, first_charges, frame_charge, locator_or_none, scale_of
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
@@ -188,8 +188,8 @@ def test_models_without_a_frame(model, words):
             dpppl.secret_key(), 40, *data(), progress_bar=False
         )
     split = split_in_units(model, data(), {})
-    arguments = model, data(), {}, dpppl.secret_key(), frame_charge(50.0, 40), ROW, None, None
-    assert locator_or_none(False, split, *arguments) is None
+    arguments = model, split, *split.arrays(data(), {}), dpppl.secret_key(), frame_charge(50.0, 40), ROW
+    assert locator_or_none(False, *arguments) is None
 
 
 def test_the_norm_of_a_run_in_a_metric():
@@ -419,7 +419,7 @@ def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, method):
     """The next run, which has no frame, measures norms and clips in the same coordinates."""
-    from dpppl.runs.prelude import NormPhase
+    from dpppl.runs.histogram import Histogram
 
     def model(y):
         seen(y, latent("mu"))
@@ -428,14 +428,14 @@ def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, m
         np.random.default_rng(0).normal(0.5, 1.0, 3_000).astype(np.float32),
         dict(target_epsilon=1.0, target_delta=1e-5),
     )
-    starting = NormPhase.starting.__func__
+    starting = Histogram.starting.__func__
 
     def interrupted(cls, *args, **options):
-        if isinstance(args[-1], Metric) or options.get("is_white"):
+        if any(isinstance(each, Metric) for each in args):
             raise KeyboardInterrupt
         return starting(cls, *args, **options)
 
-    monkeypatch.setattr(NormPhase, "starting", classmethod(interrupted))
+    monkeypatch.setattr(Histogram, "starting", classmethod(interrupted))
     if method == "SVI":
         svi = dpppl.SVI(model, AutoNormal(model), print_cost=False, **target)
         with pytest.raises(KeyboardInterrupt):
@@ -458,7 +458,7 @@ def test_a_frame_is_charged_under_the_relation_of_its_run():
         scheme = dpppl.WithoutReplacement(50, 50)
     for subsampling in (scheme, dpppl.FullBatch(), dpppl.Poisson(1.0)):
         mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
-        charges = prelude_charges(20.0, 300, mechanism, has_frame=True)
+        charges = first_charges(20.0, 300, mechanism, has_frame=True)
         assert [charge.event.neighboring_relation for charge in charges] == [subsampling.neighboring_relation] * 2
         steps = Charge(mechanism, np.full(300, 20.0))
         assert accounting.epsilon(events_of([*charges, steps]), 1e-5) > 0.0

@@ -67,7 +67,7 @@ def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, 
     begun = [1] if at == "compiling" else [1, 2]
     assert steps_of(thing) == begun and report.num_accesses == sum(begun) and 0 < report.epsilon < 0.5
     assert report.status == "interrupted" and "operating system" in str(report) and report.num_rows == 50
-    assert {entry.status for entry in ledger.report().runs} == {"complete", "interrupted"}
+    assert [entry.status for entry in ledger.report().runs] == ["interrupted"]
     assert capsys.readouterr().out.startswith("This run will spend epsilon = 0.99")
     run(thing) if make is svi_of else None  # what was reserved is free again
     assert thing.privacy_report().epsilon <= 1.0

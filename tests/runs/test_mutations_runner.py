@@ -18,7 +18,7 @@ MOVED, MISFIT = (
     "dpppl.frame.metric:Metric._moved",
     "test_frame:test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips",
 )
-MEASURED, CHARGED = "dpppl.runs.prelude:measure_norms", "test_prelude:test_each_access_is_charged_before_it_is_made"
+MEASURED, CHARGED = "dpppl.frame.locate:locate", "test_locate:test_each_access_is_charged_before_it_is_made"
 LEDGER = "dpppl.ledger.privacy_ledger:PrivacyLedger.charge"
 bug = functools.partial(Mutation, cached=False)
 
@@ -45,10 +45,12 @@ MUTATIONS = [
     bug("a norm in a frame leaves no time", CLIPPED, ">= RELAXATIONS", ">= 0.0", FRAMED),
     bug("a run that holds few of the information is read", f"{COUNTED}of_information", "informed < LITTLE", "False",
         "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ("few rows hold the rest, as rare events do",))),
-    bug("accesses of a frame are not charged", MEASURED, "located.metric(partial(opened.charge, 0))", "located.metric(lambda until: None)",
+    bug("accesses of a frame are not charged", MEASURED, "locator.metric(partial(opened.charge, 0))", "locator.metric(lambda until: None)",
         CHARGED, ("monkeypatch", "tmp_path", True)),
-    bug("a histogram is not charged", MEASURED, "opened.charge(len(charges) - 1, 1)", "None", CHARGED, ("monkeypatch", "tmp_path", False)),
-    bug("steps are not reserved before the histogram", MEASURED, "later=(run.run_id, plan.what, plan.charges),", "", CHARGED,
+    bug("a histogram is not charged", MEASURED, "opened.charge(len(frame), 1)", "None", CHARGED, ("monkeypatch", "tmp_path", False)),
+    bug("steps are not reserved before the histogram", MEASURED, "replace(plan, charges=charges,", "replace(plan, charges=charges[:-1],", CHARGED,
+        ("monkeypatch", "tmp_path", False)),
+    bug("steps may have less noise than was planned", "dpppl.runs.budget:Charge.pays_for", "and bool(", "or bool(", CHARGED,
         ("monkeypatch", "tmp_path", False)),
     bug("a frame with less noise than is charged goes unnoticed", "dpppl.frame.locate:Locator.metric", "before, noises)", "before)",
         "test_frame:test_no_access_of_a_frame_has_less_noise_than_is_charged", ("monkeypatch",)),

@@ -11,7 +11,7 @@ import dpppl
 from dpppl.errors import BudgetExceededError, KeyReuseError, PrivacyWarning
 from dpppl.report.provenance import KeySource
 from dpppl.runs import session as room
-from dpppl.runs.budget import Budget
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.session import Request, Run, session
 
 ROWS = {"y": np.ones(5, np.float32)}
@@ -32,31 +32,28 @@ def asked(*charges, **options):
 
 def test_what_is_announced(told):
     """What other runs of the object were charged, and not what this one was; once."""
-    budget, reports, origins = Budget(target_delta=DELTA), iter(["first", "second", "third", None]), []
+    budget, reports, origins = Budget(target_delta=DELTA), iter(["first", "second", None]), []
 
-    def begin(origin):
+    def begin(charges, origin):
+        assert isinstance(charges[0], Charge)
         origins.append(origin.source)
         return next(reports)
 
-    later = ("later", "the steps", [steps(7)])
-    with session(Run(dpppl.secret_key(), "m"), asked(steps(3), begin=begin, later=later), budget) as opened:
+    with session(Run(dpppl.secret_key(), "m"), asked(steps(3), steps(7), begin=begin), budget) as opened:
         opened.charge(0, 2)
         assert spent(budget) == [(2, 1)]
-    opened.later.charge(0, 1)
+        opened.last([steps(7)]).charge(0, 1)
+        assert spent(budget) == [(2, 1), (1, 1)]
     assert told.announced == [("first", (), ["a note"], True, ["a line", "a second"])]
     assert [[charge.num_steps for charge in costs] for costs in told.read] == [[3, 7]]
-    goes_on = Run(dpppl.secret_key(), "later", None, opened.later)
-    with session(goes_on, asked(steps(7), begin=begin), budget):
-        pass
-    assert len(told.announced) == 1 and len(told.read) == 1  # the phase before has said it
     with session(Run(dpppl.secret_key(), "a"), asked(steps(4), begin=begin, print_cost=False), budget):
         pass
     report, before, _, print_cost, times = told.announced[1]
-    assert (report, print_cost, times) == ("third", False, [None, "a second"]) and len(told.read) == 1
+    assert (report, print_cost, times) == ("second", False, [None, "a second"]) and len(told.read) == 1
     assert sorted(event.num_accesses for event in before) == [1, 2]
     with session(Run(dpppl.secret_key(), "z"), asked(steps(4), begin=begin), budget):
         pass  # a run that has no report says nothing
-    assert len(told.announced) == 2 and set(origins) == {KeySource.ENTROPY} and len(origins) == 4
+    assert len(told.announced) == 2 and set(origins) == {KeySource.ENTROPY} and len(origins) == 3
 
 
 def test_a_run_that_is_resumed_does_not_count_itself_as_before(told):
@@ -64,7 +61,7 @@ def test_a_run_that_is_resumed_does_not_count_itself_as_before(told):
     for name in ("b", "a", "c"):
         with session(Run(dpppl.secret_key(), name), asked(steps(1)), budget) as opened:
             opened.charge(0, 1)
-    with session(Run(dpppl.secret_key(), "b"), asked(steps(9), begin=lambda _: "again"), budget):
+    with session(Run(dpppl.secret_key(), "b"), asked(steps(9), begin=lambda *_: "again"), budget):
         pass
     ((_, before, *_),) = told.announced
     assert sum(event.num_accesses for event in before) == 2
@@ -72,36 +69,21 @@ def test_a_run_that_is_resumed_does_not_count_itself_as_before(told):
 
 def test_a_refusal_leaves_everything_as_it_was(told, claimed):
     budget, key, begun = Budget(1.0, DELTA), dpppl.secret_key(), []
-    request = asked(steps(most(1.0) + 1), begin=begun.append)
+    begin = lambda charges, origin: begun.append(origin)  # noqa: E731
+    request = asked(steps(most(1.0) + 1), begin=begin)
     with pytest.raises(BudgetExceededError), session(Run(key, "a"), request, budget):
         begun.append("inside")
-    later = ("later", "the steps", [steps(most(1.0) - 1)])
-    with pytest.raises(BudgetExceededError), session(Run(key, "a"), asked(steps(2), later=later), budget):
+    with pytest.raises(BudgetExceededError), session(Run(key, "a"), asked(steps(2), steps(most(1.0) - 1)), budget):
         begun.append("inside")
     assert not budget.runs and not begun and not claimed and not told.announced
     with session(Run(key, "a"), asked(steps(1)), budget):
         pass
-    with pytest.raises(KeyReuseError), session(Run(key, "b"), asked(steps(1), begin=begun.append, later=later), budget):
+    with pytest.raises(KeyReuseError), session(Run(key, "b"), asked(steps(1), begin=begin), budget):
         begun.append("inside")
     assert not budget.runs and not begun
     with session(Run(key, "b", SimpleNamespace(resumed=True)), asked(steps(1)), budget):
         pass  # it goes on under its key
     assert Run(key, "b", SimpleNamespace(resumed=False)).goes_on is False
-
-
-def test_later_accesses_stay_reserved_only_if_the_session_succeeds(told):
-    budget, later = Budget(1.0, DELTA), ("later", "the steps", [steps(most(1.0) - 5)])
-    with pytest.raises(ValueError), session(Run(dpppl.secret_key(), "a"), asked(steps(5), later=later), budget):
-        raise ValueError
-    assert not budget.runs
-    with session(Run(dpppl.secret_key(), "a"), asked(steps(5), later=later), budget) as opened:
-        opened.charge(0, 5)
-    with pytest.raises(BudgetExceededError):
-        budget.admit([steps(1)])
-    with opened.later:
-        pass
-    budget.admit([steps(most(1.0) - 5)])
-    assert list(budget.runs) == ["a"]
 
 
 def test_a_key_that_can_be_guessed_is_named(claimed):

@@ -1,7 +1,5 @@
 """Rows that do not inform a posterior: counted by the histogram that chooses the clipping norm, and told in all methods."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,8 @@ from numpyro.infer.autoguide import AutoNormal
 import dpppl
 from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, SIZE
 from dpppl.model.split import split_model
-from dpppl.runs.prelude import NormPhase
+from dpppl.runs.budget import Charge
+from dpppl.runs.histogram import Histogram
 
 NUM_ROWS = 400
 RNG = np.random.default_rng(0)
@@ -69,12 +68,13 @@ KINDS = {  # model, x, y, w, and the bin that half of the rows belong to; `test_
 }  # fmt: skip
 
 
-def phase_of(model, args):
-    """What the histogram looks at, without a run."""
+def histogram_of(model, args):
+    """The histogram, without a run, and the rows."""
     split = split_model(model, args, {})
     rows, public = split.arrays(args, {})
     start = {site: jnp.zeros(shape.shape) for site, shape in split.latents.items()}
-    return NormPhase.starting(start, split, SimpleNamespace(rows=rows, public=public), None, None)
+    charge = Charge(None, np.array([18.5]))
+    return Histogram.starting(start, split, public, charge), rows, public
 
 
 @pytest.mark.quick_cases(3)
@@ -82,13 +82,13 @@ def phase_of(model, args):
 def test_each_kind_of_rows_has_a_bin_of_its_own(kind):
     """The counts without noise; and with the noise of epsilon 2, the norm is that of the other half."""
     model, x, y, w, number = KINDS[kind]
-    phase = phase_of(model, (x, y, w))
-    bins = jax.jit(jax.vmap(phase.statistic, (None, 0, None)))(phase.at(), phase.plan.rows, phase.plan.public)
+    histogram, rows, public = histogram_of(model, (x, y, w))
+    bins = jax.jit(jax.vmap(histogram.statistic, (None, 0, None)))(histogram.at(), rows, public)
     counts = np.sum(np.asarray(bins), axis=0)
     assert counts.shape == (SIZE,) and counts.sum() == NUM_ROWS
     assert counts[number] == NUM_ROWS // 2 and counts[SILENT:].sum() == NUM_ROWS // 2
     noise = 18.5 * np.random.default_rng(1).standard_normal(SIZE)
-    norms, counted = phase.found(counts + noise, 18.5)
+    norms, counted = histogram.found(counts + noise, NUM_ROWS)
     assert norms.share < 0.75 and 0.03 < norms.high_quantile(0.9) < 300.0
     shares = {SILENT: counted.silent, MISSING: counted.missing, OUTSIDE: counted.outside}
     assert abs(shares.pop(number) - 0.5) < 0.2 and max(shares.values()) < 0.2

@@ -11,9 +11,11 @@ import dpppl
 from dpppl import PrivacyLedger
 from dpppl.access.norm_histogram import histogram_mechanism
 from dpppl.errors import BudgetExceededError, KeyReuseError
-from dpppl.runs import prelude
+from dpppl.frame import locate
+from dpppl.runs import histogram
 from dpppl.runs.budget import Budget
-from dpppl.runs.prelude import SHARE, after_histogram, histogram_charge, measure_norms
+from dpppl.runs.driver import Plan
+from dpppl.runs.histogram import SHARE, Histogram, histogram_charge
 from dpppl.runs.session import Run
 from dpppl.subsampling import Poisson
 
@@ -21,49 +23,40 @@ STEPS, HISTOGRAM, FRAME = steps(20), steps(1, noise=60.0, is_query=True), steps(
 ROWS = {"y": np.ones(5, np.float32)}
 
 
-class Prelude:
-    """A run whose programs note what was charged when they were called."""
+class First:
+    """The first accesses of a run, whose programs note what was charged when they were called."""
 
     def __init__(self, monkeypatch, budget, key=None, fails=""):
-        self.budget, self.fails, self.metrics, self.charged, self.chosen, self.proved = budget, fails, [], [], [], []
+        self.budget, self.fails, self.metrics, self.charged, self.proved = budget, fails, [], [], []
         self.run = Run(dpppl.secret_key() if key is None else key, "name")
-        method = SimpleNamespace(mapped_chunk="chunk")
-        self.plan = SimpleNamespace(
-            charges=[STEPS],
-            method=method,
-            arguments="arguments",
-            rows=ROWS,
-            public={},
-            notes=[],
-            print_cost=False,
-            what="a run",
-        )
-        monkeypatch.setattr(prelude, "prove", lambda *what, rows: self.proved.append(what))
+        method = SimpleNamespace(mapped_chunk="chunk", num_steps=20)
+        self.plan = Plan(
+            what="a run", charges=[STEPS], rows=ROWS, public={}, print_cost=False, method=method, chain_groups=["start"],
+            describe=str,
+        )  # fmt: skip
+        monkeypatch.setattr(locate, "prove", lambda *what, rows: self.proved.append(what))
 
     def looks(self, name):
-        assert self.proved == [("chunk", "arguments")], "proved before anything is charged"
+        assert self.proved == [("chunk", self.plan.arguments)], "proved before anything is charged"
         if name == self.fails:
             raise KeyboardInterrupt
         kinds = {c.is_frame: c.num_steps for c in self.budget.charged}
         in_ledger = 0 if self.budget.ledger is None else sum(e.num_accesses for e in self.budget.ledger.events)
         self.charged.append((name, kinds.get(True, 0), kinds.get(False, 0), in_ledger))
 
-    def phase_in(self, metric):
+    def histogram_in(self, metric):
         def counts():
             self.looks("histogram")
             return np.arange(3.0)
 
-        def choose(norms, scale):
+        def found(counts, num_rows):
             if self.fails == "choosing":
                 raise KeyboardInterrupt
-            self.chosen.append((norms, scale))
+            return (counts.tolist(), num_rows, metric), "counted"
 
         self.metrics.append(metric)
         counts.digest = "p"
-        return SimpleNamespace(
-            plan=self.plan, histogram=HISTOGRAM, start={}, scale=2.0, program=lambda key: (counts, ()), choose=choose,
-            found=lambda counts, std: ((counts.tolist(), std, metric), "counted"),
-        )  # fmt: skip
+        return SimpleNamespace(charge=HISTOGRAM, scale=2.0, program=lambda *_: (counts, ()), found=found)
 
     def metric(self, before):
         for until in (3, 7):
@@ -71,64 +64,64 @@ class Prelude:
             self.looks("frame")
         return "metric"
 
-    def measured(self, has_frame):
-        located = SimpleNamespace(charge=FRAME, digest="d", metric=self.metric) if has_frame else None
-        return measure_norms(self.run, self.phase_in, self.budget, lambda *_: None, located)
+    def located(self, has_frame):
+        locator = SimpleNamespace(charge=FRAME, programs={}, metric=self.metric) if has_frame else None
+        return locate.locate(self.run, self.plan, self.budget, self.histogram_in, locator)
 
 
 @pytest.mark.parametrize("has_frame", [True, False])
 def test_each_access_is_charged_before_it_is_made(monkeypatch, tmp_path, has_frame):
+    """In one session, whose steps cost what was planned."""
     ledger = PrivacyLedger(tmp_path / "ledger", 2.0, DELTA, full_batch_only=True)
     budget = Budget(1.0, DELTA, ledger=ledger)
-    made = Prelude(monkeypatch, budget)
-    run, counted = made.measured(has_frame)
-    frames = [("frame", 3, 0, 3), ("frame", 7, 0, 7)] if has_frame else []
-    assert made.charged == [*frames, ("histogram", 7, 1, 8) if has_frame else ("histogram", 0, 1, 1)]
-    assert made.metrics == [None, "metric"][: 1 + has_frame] and counted == "counted"
-    assert made.chosen == [(([0.0, 1.0, 2.0], 60.0, made.metrics[-1]), 2.0)]
-    assert sorted(spent(budget)) == [(1, 1), (7, 1)][: 1 + has_frame]
-    assert {entry.what: entry.status for entry in ledger.report().runs} == {
-        "a run": "running", "frame and clipping norm" if has_frame else "clipping norm": "complete",
-    }  # fmt: skip
-    with pytest.raises(BudgetExceededError):  # the steps are reserved
-        budget.admit([steps(most(1.0) - 20)])
-    run.reservation.charge(0, 20)
-    with run.reservation:
-        assert run.run_id == run.reservation.run_id == "name" and len(budget.charged) == 2 + has_frame
-    with pytest.raises(KeyReuseError):
-        Prelude(monkeypatch, budget, run.key).measured(has_frame)
+    made = First(monkeypatch, budget)
+    with made.located(has_frame) as (opened, found):
+        frames = [("frame", 3, 0, 3), ("frame", 7, 0, 7)] if has_frame else []
+        assert made.charged == [*frames, ("histogram", 7, 1, 8) if has_frame else ("histogram", 0, 1, 1)]
+        assert made.metrics == [None, "metric"][: 1 + has_frame]
+        metric = made.metrics[-1]
+        assert (found.metric, found.norms, found.scale, found.counted) == (
+            metric, ([0.0, 1.0, 2.0], 5, metric), 2.0, "counted",
+        )  # fmt: skip
+        with pytest.raises(BudgetExceededError):  # the steps are reserved
+            budget.admit([steps(most(1.0) - 20)])
+        for other in ([steps(19)], [steps(20, noise=119.0)], [steps(20, chains=2)], [STEPS] * 4):
+            with pytest.raises(AssertionError, match="cost more than was planned"):
+                opened.last(other)
+        opened.last([steps(20, noise=121.0)]).charge(0, 20)
+        assert spent(budget) == [*([(7, 1)] if has_frame else []), (1, 1), (20, 1)]
+    assert list(budget.runs) == ["name"] and len(budget.charged) == 2 + has_frame
+    assert [(entry.what, entry.status) for entry in ledger.report().runs] == [("a run", "complete")]
+    assert sum(e.num_accesses for e in ledger.events) == 21 + 7 * has_frame
+    with pytest.raises(KeyReuseError), First(monkeypatch, budget, made.run.key).located(has_frame):
+        pass
     assert len(budget.charged) == 2 + has_frame
 
 
-@pytest.mark.parametrize(("fails", "frames", "histograms"), [("frame", 3, 0), ("histogram", 7, 1), ("choosing", 7, 1)])
+@pytest.mark.parametrize(
+    ("fails", "frames", "histograms"), [("frame", 3, 0), ("histogram", 7, 1), ("choosing", 7, 1), ("steps", 7, 1)]
+)
 def test_what_had_begun_stays_charged_and_the_rest_is_free(monkeypatch, fails, frames, histograms):
+    """A failure after the histogram says that it was charged."""
     budget = Budget(1.0, DELTA)
-    with pytest.raises(KeyboardInterrupt):
-        Prelude(monkeypatch, budget, fails=fails).measured(True)
-    assert [c.num_steps for c in budget.charged] == [frames, *[1] * histograms] and list(budget.runs) == ["name.norms"]
+    with pytest.raises(KeyboardInterrupt) as caught, First(monkeypatch, budget, fails=fails).located(True):
+        raise KeyboardInterrupt
+    assert [c.num_steps for c in budget.charged] == [frames, *[1] * histograms] and list(budget.runs) == ["name"]
     budget.admit([steps(most(1.0) - 30)])
+    notes = getattr(caught.value, "__notes__", [])
+    assert ["was charged before" in note for note in notes] == [True] * (fails in ("choosing", "steps"))
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.16])
 def test_a_budget_that_does_not_pay_for_all_of_it_pays_for_none(monkeypatch, epsilon):
     """Of the second the histogram alone would be admitted."""
     budget = Budget(epsilon, DELTA)
-    made = Prelude(monkeypatch, budget)
-    with pytest.raises(BudgetExceededError):
-        made.measured(True)
+    made = First(monkeypatch, budget)
+    with pytest.raises(BudgetExceededError), made.located(True):
+        pass
     assert not made.proved and not made.charged and not budget.runs
-    Prelude(monkeypatch, Budget(1.0, DELTA), made.run.key).measured(True)  # nor is its key used
-
-
-def test_a_failure_after_the_histogram_gives_back_the_steps_and_says_so(monkeypatch):
-    budget = Budget(1.0, DELTA)
-    run, _ = Prelude(monkeypatch, budget).measured(False)
-    with pytest.raises(ValueError) as caught, after_histogram(run):
-        raise ValueError
-    assert "was charged before" in caught.value.__notes__[0] and list(budget.runs) == ["name.norms"]
-    with pytest.raises(ValueError) as caught, after_histogram(replace(run, reservation=None)):
-        raise ValueError
-    assert not hasattr(caught.value, "__notes__")
+    with First(monkeypatch, Budget(1.0, DELTA), made.run.key).located(True):  # nor is its key used
+        pass
 
 
 def test_the_histogram_costs_its_share():
@@ -152,9 +145,9 @@ def test_the_histogram_costs_its_share():
 
 def test_norms_are_measured_near_the_start_and_half_a_prior_sd_from_it():
     start, scales = {"w": np.arange(30, dtype=np.float32)}, {"w": np.tile([1.0, 2.0, 4.0], 10)}
-    phase = prelude.NormPhase(None, None, start, scales, (), HISTOGRAM, None)
-    at = phase.at()
-    assert phase.scale == 2.0 and np.allclose(at["start"]["w"] - start["w"], 1e-4, rtol=1e-2)
+    made = Histogram(None, start, scales, (), HISTOGRAM)
+    at = made.at()
+    assert made.scale == 2.0 and np.allclose(at["start"]["w"] - start["w"], 1e-4, rtol=1e-2)
     apart = np.asarray(at["far"]["w"]) - start["w"]
     assert np.allclose(np.abs(apart), 0.5 * scales["w"], rtol=1e-5) and np.allclose(apart[0], -apart[1])
     assert at["far"]["w"].dtype == np.float32 and {-1.0, 1.0} == set(np.sign(apart[0]).tolist())
@@ -164,12 +157,13 @@ def test_norms_are_measured_near_the_start_and_half_a_prior_sd_from_it():
 def test_the_program_of_the_histogram_takes_the_rows_for_private(monkeypatch, discretise):
     """The second of its arguments; its noise is that which is charged, discrete where the run's is."""
     given = {}
-    monkeypatch.setattr(prelude, "noisy_histogram", lambda *places, **named: (places, named))
-    monkeypatch.setattr(prelude, "prepare", lambda query, arguments, **named: given.update(named) or query(*arguments))
-    plan = SimpleNamespace(rows=ROWS, public={"n": 3})
+    monkeypatch.setattr(histogram, "noisy_histogram", lambda *places, **named: (places, named))
+    monkeypatch.setattr(
+        histogram, "prepare", lambda query, arguments, **named: given.update(named) or query(*arguments)
+    )
     charge = histogram_charge(40.0, 500, replace(MECHANISM, discretise=discretise))
-    phase = prelude.NormPhase(plan, "statistic", {"w": np.ones(2, np.float32)}, {"w": np.ones(2)}, (), charge, None)
-    ((statistic, _, rows, public), named), arguments = phase.program(dpppl.secret_key())
+    made = Histogram("statistic", {"w": np.ones(2, np.float32)}, {"w": np.ones(2)}, (), charge)
+    ((statistic, _, rows, public), named), arguments = made.program(dpppl.secret_key(), ROWS, {"n": 3})
     assert statistic == "statistic" and rows is ROWS and arguments[given["rows"]] is ROWS and public == {"n": 3}
     assert named["discretise"] is discretise and named["noise_multiplier"] == float(charge.noise_multipliers[0])
     assert given == {"rows": 1, "quickly": True} and named["key"] is arguments[3]
