@@ -156,11 +156,11 @@ def table(rows, selected, columns):
 
 
 def grid(rows, selected, line, column, score):
-    """Markdown of one score of the rows whose name matches: a line for each value of the setting `line`, columns by `column`."""
+    """Markdown of the mean of a score of the rows whose name matches: a line for each value of the setting `line`, columns by `column`."""
     found: dict[Any, Any] = {}
     for name, row in rows.items():
         if re.fullmatch(selected, name):
-            found.setdefault(row["settings"][line], {})[row["settings"][column]] = cell(row["runs"], score)
+            found.setdefault(row["settings"][line], {})[row["settings"][column]] = cell(row["runs"], score).split(" ± ")[0]
     columns = sorted({each for cells in found.values() for each in cells}, key=lambda each: (each is None, each or 0.0))
     heads = ["none" if each is None else str(each) for each in columns]
     lines = [f"| {line} | {' | '.join(f'{column} {head}' for head in heads)} |", "|---" * (len(columns) + 1) + "|"]
