@@ -156,11 +156,13 @@ def table(rows, selected, columns):
 
 
 def grid(rows, selected, line, column, score):
-    """Markdown of the mean of a score of the rows whose name matches: a line for each value of the setting `line`, columns by `column`."""
+    """Markdown of the mean of a score: a line for each value of the setting `line`, a column for each of the setting `column`."""
     found: dict[Any, Any] = {}
     for name, row in rows.items():
         if re.fullmatch(selected, name):
-            found.setdefault(row["settings"][line], {})[row["settings"][column]] = cell(row["runs"], score).split(" ± ")[0]
+            found.setdefault(row["settings"][line], {})[row["settings"][column]] = cell(row["runs"], score).split(
+                " ± "
+            )[0]
     columns = sorted({each for cells in found.values() for each in cells}, key=lambda each: (each is None, each or 0.0))
     heads = ["none" if each is None else str(each) for each in columns]
     lines = [f"| {line} | {' | '.join(f'{column} {head}' for head in heads)} |", "|---" * (len(columns) + 1) + "|"]
@@ -209,7 +211,7 @@ def costs(folder, names):
 
 
 MARK = re.compile(r"(<!-- (table|grid|costs): (.*?) -->\n)(?:\|.*\n)*")
-"""Before each table. `table: FILE ROWS | COLUMNS`, `grid: FILE ROWS | LINE by COLUMN | SCORE` (`ROWS`: a pattern of names), `costs: FILES`."""
+"""Before each table: `table: FILE NAMES | COLUMNS`, `grid: FILE NAMES | LINE by COLUMN | SCORE`, `costs: FILES`."""
 
 
 def written(text, folder):
