@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 from numpyro import handlers
-from wrong_inputs_common import (
+from refused_common import (
     CSV,
     FOLDER,
     GAPS,
@@ -193,11 +193,11 @@ def same_name(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
-ROWS = jnp.asarray(F)
+def with_default():
+    def model(y, x=jnp.asarray(F)):  # noqa: B008
+        slope(x, y)
 
-
-def default_array(y, x=ROWS):
-    slope(x, y)
+    return model
 
 
 class OfData:
@@ -392,7 +392,7 @@ MODELS = [
     ("x * w for x @ w", lambda: split(of_arrays, X, F), "x * w|x float32[40, 3]|(40, 3)", lambda: split(linear, X, F)),
     ("an index of a scalar latent", lambda: split(scalar_indexed, F), "mu[0]|ind", lambda: split(mean, F)),
     ("a deterministic of a latent's name", lambda: split(same_name, F), "two sites are named 'mu'", lambda: split(mean, F)),
-    ("a default that is the data", lambda: split(default_array, F), "captures|a default|argument", lambda: split(default_array, F, F)),
+    ("a default that is the data", lambda: split(with_default(), F), "captures|a default|argument", lambda: split(with_default(), F, F)),
     ("a method with the data in self", lambda: split(OfData().model, F), "captures|argument", lambda: split(slope, F, F)),
     ("a model without arguments", lambda: split(global_data), "no private argument|closure", lambda: split(mean, F)),
     ("while on a latent", lambda: split(while_true, F), "branches|Python|while mu > 0", lambda: split(mean, F)),

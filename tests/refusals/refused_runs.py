@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import optax
 from numpyro.infer import HMC, NUTS, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
-from wrong_inputs_common import (
+from refused_common import (
     AWARE,
     CHAIN,
     COST,

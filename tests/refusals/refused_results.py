@@ -5,7 +5,7 @@ import matplotlib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from wrong_inputs_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
+from refused_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
 
 import dpppl
 import dpppl.contrib.audit
@@ -149,7 +149,7 @@ PICTURES = [
 
 
 def charged():
-    from wrong_inputs_numbers import EVENT, ledger
+    from refused_accounts import EVENT, ledger
 
     found = ledger()
     found.reserve("run", (EVENT,), "a run")

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from wrong_inputs_common import CHAIN, FOLDER, F, N, chain, kernel, key, mcmc, mean
+from refused_common import CHAIN, FOLDER, F, N, chain, kernel, key, mcmc, mean
 
 import dpppl
 from dpppl import PrivacyLedger
@@ -122,7 +122,7 @@ def plan(**settings):
 
 PLANS = [
     ("one rate that is no list", lambda: plan(rates=0.1), "rates|[rates]", lambda: plan(rates=(0.1,))),
-    ("a rate of 2", lambda: plan(rates=(2.0,)), "rates|(0, 1]", lambda: plan(rates=(0.2,))),
+    ("a rate of 2", lambda: plan(rates=(2.0,)), "rates|from 1e-12 to 1", lambda: plan(rates=(0.2,))),
     ("a number of steps that is no list", lambda: plan(num_steps=400), "num_steps|[num_steps]", lambda: plan(num_steps=(400,))),
     ("steps of 1.5", lambda: plan(num_steps=(1.5,)), "num_steps|integer", lambda: plan(num_steps=(100,))),
     ("no latents", lambda: plan(num_latents=0), "num_latents|positive", lambda: plan(num_latents=3)),

@@ -8,7 +8,7 @@ import shlex
 import jax
 import numpy as np
 import pandas as pd
-from wrong_inputs_common import CSV, FOLDER, GROUP, NPY, F, N, chain, key
+from refused_common import CSV, FOLDER, GROUP, NPY, SHARED, F, Later, N, chain, key
 
 import dpppl
 from dpppl import from_disk
@@ -52,13 +52,8 @@ def cells(schema=CELLS, table=COUNTED, model=None, **settings):
     return synthetic.fit_cells(key(), model, schema, table, **({"num_samples": 50, "noise_multiplier": 5.0} | settings))
 
 
-POSTERIOR = []
-
-
-def draws():
-    if not POSTERIOR:
-        POSTERIOR.append(cells().samples)
-    return POSTERIOR[0]
+draws = Later(lambda: cells().samples)
+SHARED.append(draws)
 
 
 def tables(samples=None, schema=CELLS, rng_key=None, **settings):
