@@ -131,7 +131,7 @@ def required(function):
 
 
 TAKES_ANYTHING = ("dpppl.DPSG", "dpppl.Public", "MCMC.", "NoiseAware.", "SVI.")
-"""What a kernel or a run is given is refused with the model and the data: `test_wrong_calls`."""
+"""What a kernel or a run is given is refused with the model and the data: `refusals`."""
 
 
 def test_every_public_function_says_what_is_wrong_with_its_arguments():

@@ -402,7 +402,7 @@ MODELS = [
     ("a plate of x.size", lambda: split(len_of_table, X, F), "120|40", lambda: split(linear, X, F)),
     ("a prior at the first row", lambda: split(prior_of_rows, F), "'mu'|prior", lambda: split(mean, F)),
     ("the rows' standard deviation", lambda: split(scaled_rows, F), "'y'|couples the rows", lambda: split(mean, F)),
-    ("a random effect of each row", lambda: split(random_effect, Y), "'e'|each row|integrate", lambda: split(mean, F)),
+    ("a random effect of each row", lambda: split(random_effect, Y), "'e'|each row|obs_mask", lambda: split(mean, F)),
     ("a Student's t latent of each row", lambda: split(student_latent, F), "'e'|each row", lambda: split(mean, F)),
     ("a discrete latent of all rows", lambda: split(discrete_global, F), "'k'|discrete", lambda: split(mixture_global, F)),
     ("fixed random numbers inside", lambda: split(rng_inside, F), "random", lambda: split(mean, F)),

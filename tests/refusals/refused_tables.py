@@ -36,7 +36,7 @@ DISK = [
     ("a column of text", lambda: from_disk(PARQUET, "job"), "'job'|numbers", lambda: from_disk(PARQUET, "age")),
     ("a table in place of a column", lambda: chain(from_disk(CSV)), "'y'|columns by their names", lambda: chain(from_disk(CSV)["age"])),
     ("arithmetic on a source", lambda: chain(from_disk(NPY) * 2.0), "source|model", lambda: chain(from_disk(NPY))),
-    ("a source made an array", lambda: chain(np.asarray(from_disk(NPY))), "source|numpy.load", lambda: chain(np.load(NPY))),
+    ("a source made an array", lambda: chain(np.asarray(from_disk(NPY))), "source|source.read(0, len(source))", lambda: chain((lambda source: source.read(0, len(source)))(from_disk(NPY)))),
     ("columns by a number", lambda: from_disk(CSV, 3), "columns|name", lambda: from_disk(CSV, "age")),
     ("rows of a source", lambda: from_disk(NPY)[:10], "rows", lambda: from_disk(NPY)[:]),
 ]
