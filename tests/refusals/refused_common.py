@@ -62,12 +62,6 @@ def logistic(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def grouped(group, y, num_groups=4):
-    u = normal("u", num_groups)
-    with rows(y):
-        numpyro.sample("y", dist.Normal(u[group], 1.0), obs=y)
-
-
 def offset(y, table):
     """A model with a public table."""
     mu = normal()
