@@ -65,6 +65,7 @@ SETTINGS = [
     ("a preconditioner of another shape", of_kernel(preconditioner={"mu": [1.0, 2.0]}), "'mu'|(2,)|()", of_kernel(preconditioner={"mu": 1.0})),
     ("a preconditioner by a word", of_kernel(preconditioner={"mu": "a"}), "preconditioner|{'mu': 4.0}", of_kernel(preconditioner={"mu": 4.0})),
     ("a curvature without N", of_kernel(row_curvature=1.0), "row_curvature|num_data", of_kernel(row_curvature=1.0, num_data=N)),
+    ("American spelling", lambda: kernel(discretize=True), "did you mean discretise", lambda: kernel(discretise=True)),
     ("a rate by another name", lambda: dpppl.Poisson(q=0.1), "'q'|rate", lambda: dpppl.Poisson(rate=0.1)),
     ("a norm by another name", lambda: dpppl.Adaptive(norm=1.0), "did you mean clipping_norm", lambda: dpppl.Adaptive(clipping_norm=1.0)),
     ("a number as the model", lambda: chain(F, model=3), "the model is an int|function", lambda: chain(F)),
