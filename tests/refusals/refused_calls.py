@@ -168,7 +168,7 @@ CODE = [
     ("a response that is text", lambda: split(responses(lambda y: "y"), F), "'y'|data type", lambda: split(responses(lambda y: y), F)),
     ("a print of rows", lambda: split(before(lambda y: jax.debug.print("{}", y)), F), "side effect|remove it", lambda: split(mean, F)),
     ("random numbers of its own", lambda: split(before(lambda y: numpyro.prng_key()), F), "random numbers of its own", lambda: split(mean, F)),
-    ("a matrix of one dimension", lambda: split(before(lambda y: numpyro.sample("L", dist.LKJCholesky(1))), F), "LKJ", lambda: split(before(lambda y: numpyro.sample("L", dist.LKJCholesky(2))), F)),
+    ("a matrix of one dimension", lambda: split(before(lambda y: numpyro.sample("L", dist.LKJCholesky(1))), F), "Dimension must be greater", lambda: split(before(lambda y: numpyro.sample("L", dist.LKJCholesky(2))), F)),
     ("a model under jit", lambda: split(jax.jit(mean), F), "'mu' is inside|jax.jit", lambda: split(mean, F)),
     ("a function of NumPy's", lambda: split(np.mean, F), "no observed site|obs", lambda: split(mean, F)),
 ]
