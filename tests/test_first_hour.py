@@ -197,17 +197,6 @@ def test_series_are_refused_once_with_a_cure():
 # Arguments
 
 
-def test_calls_that_do_not_fit_the_model():
-    for args, kwargs, cause in (
-        ((), {}, "missing a required argument: 'x'"),
-        ((X, Y, Y), {}, "too many positional arguments"),
-        ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
-    ):
-        assert f"'logistic' does not take the arguments that the call has for it: {cause}; " in refused(
-            logistic, *args, **kwargs, kind=ConfigurationError
-        )
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -295,14 +284,6 @@ def test_what_is_no_array(value, message):
     with pytest.raises((ConfigurationError, UnsupportedModelError)) as caught:
         split(logistic, value())
     assert message in str(caught.value) and "closure and" not in message
-
-
-def test_masked_arrays():
-    y = np.ma.masked_greater(X[:, 0], 0.5)
-    message = refused(normal, y, kind=ConfigurationError)
-    assert "argument 'y' is a NumPy masked array; pass y.filled(0.0)" in message
-    assert "~numpy.ma.getmaskarray(y), as an argument of its own for numpyro.handlers.mask" in message
-    assert split(normal, y.filled(0.0), ~np.ma.getmaskarray(y)).num_rows == N
 
 
 # Settings
