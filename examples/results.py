@@ -155,6 +155,22 @@ def table(rows, selected, columns):
     return "\n".join(lines)
 
 
+def grid(rows, selected, line, column, score):
+    """Markdown of the mean of a score: a line for each value of the setting `line`, a column for each of the setting `column`."""
+    found: dict[Any, Any] = {}
+    for name, row in rows.items():
+        if re.fullmatch(selected, name):
+            found.setdefault(row["settings"][line], {})[row["settings"][column]] = cell(row["runs"], score).split(
+                " ± "
+            )[0]
+    columns = sorted({each for cells in found.values() for each in cells}, key=lambda each: (each is None, each or 0.0))
+    heads = ["none" if each is None else str(each) for each in columns]
+    lines = [f"| {line} | {' | '.join(f'{column} {head}' for head in heads)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, cells in found.items():
+        lines.append(f"| {name} | {' | '.join(cells.get(each, '') for each in columns)} |")
+    return "\n".join(lines)
+
+
 def budget_curves(folder, name, selected, score, limits=None):
     """Picture NAME.png: a score against the target epsilon, by method, of the rows that match; `limits` of its axis."""
     found: dict[str, Any] = {}
@@ -194,18 +210,22 @@ def costs(folder, names):
     return "\n".join([*lines, f"| all | {total[0]:.0f} | {total[1]:.0f} | {total[2]:.1f} |"])
 
 
-MARK = re.compile(r"(<!-- (?:table: (\S+) (\S+) \| (.*?)|costs: (.*?)) -->\n)(?:\|.*\n)*")
-"""Before each table: file, pattern of the names of its rows, columns by commas; or the files whose cost is told."""
+MARK = re.compile(r"(<!-- (table|grid|costs): (.*?) -->\n)(?:\|.*\n)*")
+"""Before each table: `table: FILE NAMES | COLUMNS`, `grid: FILE NAMES | LINE by COLUMN | SCORE`, `costs: FILES`."""
 
 
 def written(text, folder):
     """A page with its tables made anew from the JSON in `folder`."""
 
     def anew(match):
-        head, file, selected, columns, names = match.groups()
-        if names is not None:
-            return f"{head}{costs(folder, names.split(', '))}\n"
-        return f"{head}{table(load(folder / f'{file}.json'), selected, columns.split(', '))}\n"
+        head, kind, what = match.groups()
+        if kind == "costs":
+            return f"{head}{costs(folder, what.split(', '))}\n"
+        (file, selected), *rest = what.split(" | ")[0].split(" "), *what.split(" | ")[1:]
+        rows = load(folder / f"{file}.json")
+        if kind == "table":
+            return f"{head}{table(rows, selected, rest[0].split(', '))}\n"
+        return f"{head}{grid(rows, selected, *rest[0].split(' by '), rest[1])}\n"
 
     return MARK.sub(anew, text)
 

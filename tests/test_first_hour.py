@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from numpyro import handlers
-from numpyro.infer import NUTS, Predictive, Trace_ELBO
+from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density
 from small_models import latent, logistic, seen
@@ -29,7 +29,6 @@ N = 12
 SECRET = 98765.25
 X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int32)
-OK_TABLE = np.ones(3, bool)
 
 
 def normal(y, ok=True):
@@ -89,54 +88,8 @@ def test_nothing_to_infer():
             run()
 
 
-def of_all(y):
-    numpyro.sample("mean", dist.Normal(mu := latent("mu"), 0.1), obs=y.mean())
-    seen(y, mu)
-
-
-def of_the_number_of_rows(y):
-    numpyro.sample("scale", dist.Normal(mu := latent("mu"), 1.0), obs=1.0 / y.shape[0])
-    seen(y, mu)
-
-
-def twice(y):
-    latent("mu"), latent("mu")
-    seen(y, 0.0)
-
-
-def looked_up(group, y, table):
-    seen(y, latent("mu") + table[group])
-
-
-def captured(group, y):
-    looked_up(group, y, jnp.asarray(TABLE))
-
-
-def row_by_row(y, table):
-    seen(y, latent("mu") + table)
-
-
-def by_position(y, table):
-    mu = latent("mu")
-    seen(y, lambda index: mu + table[index])
-
-
 def fixed(y, table):
     seen(y.reshape(N), latent("mu") + table[0], size=N)
-
-
-def summed(x, y):
-    numpyro.factor("ll", dist.Normal(x @ latent("w", 3), 1.0).log_prob(y).sum())
-
-
-def residuals(x, y):
-    seen(jnp.zeros(x.shape[0]), x @ latent("w", 3) - y, "e")
-
-
-def in_plate(x, y):
-    w = latent("w", 3)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.factor("ll", dist.Normal(x @ w, 1.0).log_prob(y))
 
 
 def players(at_bats, hits):
@@ -149,10 +102,6 @@ def times_at_bat(player, hit, num_players):
     with numpyro.plate("players", num_players):
         p = numpyro.sample("p", dist.Beta(2.0, 5.0))
     seen(hit, dist.Bernoulli(p[player]))
-
-
-def network(x, y):
-    seen(y, dist.Normal(jnp.tanh(x @ latent("w", 3, 1)), 1.0).to_event(1))
 
 
 def standardised(x, y):
@@ -180,23 +129,9 @@ PUBLIC_TABLE, LABELS = dpppl.Public(TABLE), Y.astype(np.float32)
 MOMENTS = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
 FRAME = pd.DataFrame(X, columns=list("abc"))
 REFUSED = {  # a model and its arguments, what the refusal says, and models and arguments of its cure
-    "a number of all rows": (of_all, (X[:, 0],), ["site 'mean' is observed outside the data plate: one number, of one row or of all; observe an array"]),
-    "a condition on the number of rows": (of_the_number_of_rows, (X[:, 0],), ["the prior of site 'scale' depends on the number of rows"]),
-    "two sites of one name": (twice, (X[:, 0],), ["two sites are named 'mu'; give each a name of its own"]),
-    "public responses": (logistic, (X, dpppl.Public(Y)), ["uses argument 'y', which is marked dpppl.Public, as one value for each row: that is private"],
-                         (logistic, X, Y)),
-    "a captured table": (captured, (GROUP, Y), ["captures an array float32[N]"], (looked_up, GROUP, Y, PUBLIC_TABLE)),
-    "a public table row by row": (row_by_row, (Y, PUBLIC_TABLE), ["argument 'table', which is marked dpppl.Public", "table[group]"],
-                                  (row_by_row, Y, TABLE)),
-    "a public table by position": (by_position, (Y, PUBLIC_TABLE), ["an array indexed by the plate", "couples the rows, or depends on their number"],
-                                   (by_position, Y, TABLE)),
     "a fixed number of rows": (fixed, (Y, PUBLIC_TABLE), ["fixes the number of rows"]),
-    "a factor of all rows": (summed, (X, Y), ["factor site 'll' is outside the data plate; write it in numpyro.plate"], (in_plate, X, Y)),
-    "residuals": (residuals, (X, Y), ["the observed value of site 'e' does not depend on a private argument", "or use numpyro.factor in the data plate"],
-                  (in_plate, X, Y)),
     "rows that sum up groups": (players, (HITS, Y), ["a continuous latent of each row", "one observation a row, and the groups' latents outside"],
                                 (times_at_bat, GROUP, Y, 5)),
-    "no axis of an event": (network, (X, X[:, 0]), ["observe y[:, None], of shape (n, 1), instead of y of shape (n,)"], (network, X, X[:, :1])),
     "standardised": (standardised, (X, Y), ["site 'y' couples the rows", "a standard deviation over rows",
                      "publicly known of all rows as a dpppl.Public one"], (with_public_moments, X, Y, *MOMENTS)),
     "labels that are floats": (classes, (X, LABELS), ["labels of classes are integers: observe y.astype(int)"],
@@ -259,44 +194,7 @@ def test_series_are_refused_once_with_a_cure():
     assert "different numbers of rows: 'x' has 12, 'y' has 11. Entry i of each array belongs to row i" in message
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("rows.npy",), "argument 'y' is a file's path; pass its rows, dpppl.from_disk(y)"),
-        ((None,), "'y' is None"),
-        (
-            (X[:, 0], OK_TABLE),
-            "'y' has 12, 'ok' has 3. Entry i of each array belongs to row i: pass the same rows of each",
-        ),
-        ((X[:, 0], OK_TABLE), "If 'ok' is the same for all rows, as a table by group, pass dpppl.Public(ok)"),
-        (((X[:, 0], Y),), "a tuple is taken for an array; pass its arrays as arguments of their own"),
-        ((np.zeros((N, 0)),), "argument 'y' has shape (12, 0)"),
-        ((jax.random.key,), "argument 'y' is a random key"),
-    ],
-)
-def test_arguments_that_are_no_rows(args, words):
-    args = [jax.random.key(0) if arg is jax.random.key else arg for arg in args]
-    with pytest.raises((ConfigurationError, UnsupportedModelError)) as caught:
-        split(normal, *args)
-    assert words in str(caught.value) and "every other array" not in str(caught.value)
-
-
-def test_a_model_that_is_no_function():
-    assert "the model is None; pass the function" in refused(None, X, kind=ConfigurationError)
-
-
 # Arguments
-
-
-def test_calls_that_do_not_fit_the_model():
-    for args, kwargs, cause in (
-        ((), {}, "missing a required argument: 'x'"),
-        ((X, Y, Y), {}, "too many positional arguments"),
-        ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
-    ):
-        assert f"'logistic' does not take the arguments that the call has for it: {cause}; " in refused(
-            logistic, *args, **kwargs, kind=ConfigurationError
-        )
 
 
 @pytest.mark.parametrize(
@@ -388,14 +286,6 @@ def test_what_is_no_array(value, message):
     assert message in str(caught.value) and "closure and" not in message
 
 
-def test_masked_arrays():
-    y = np.ma.masked_greater(X[:, 0], 0.5)
-    message = refused(normal, y, kind=ConfigurationError)
-    assert "argument 'y' is a NumPy masked array; pass y.filled(0.0)" in message
-    assert "~numpy.ma.getmaskarray(y), as an argument of its own for numpyro.handlers.mask" in message
-    assert split(normal, y.filled(0.0), ~np.ma.getmaskarray(y)).num_rows == N
-
-
 # Settings
 
 KERNELS = dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT
@@ -418,31 +308,6 @@ def test_american_spelling():
     assert dpppl.DPSGLD(logistic, clipping="centered").mechanism == dpppl.DPSGLD(logistic).mechanism
     american = dpppl.SVI(logistic, logistic, clipping="normalized", clipping_norm=1.0, noise_multiplier=1.0)
     assert "normalised" in american.mechanism.clipping.describe()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: dpppl.DPSGHMC(logistic, step=1.0),
-            "DPSGHMC: got an unexpected keyword argument 'step'; did you mean step_size?",
-        ),
-        (lambda: dpppl.DPSGLD(logistic, discretize=True), "DPSGLD: .* 'discretize'; did you mean discretise?"),
-        (
-            lambda: dpppl.DPSGNHT(logistic, frictions=1.0),
-            "DPSGNHT: .* 'frictions'; its arguments are model, diffusion, ",
-        ),
-        (lambda: dpppl.DPSGNHT(), "DPSGNHT: missing a required argument: 'model'"),
-        (
-            lambda: dpppl.DPSGLD(logistic, init_strategy=len),
-            "is 'prior_median', 'prior_sample', a dict",
-        ),
-    ],
-    ids=["close", "american", "unknown", "missing", "strategy"],
-)
-def test_settings_that_are_none(call, message):
-    with pytest.raises(ConfigurationError, match=message):
-        call()
 
 
 def test_signatures_and_names_are_complete():
@@ -482,58 +347,6 @@ def svi(guide=None, **settings):
 
 def noise_aware(**settings):
     return dpppl.NoiseAware(logistic, **(TARGET | settings))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: chains(num_chains=1.5), r"^num_chains must be a positive integer, got a float; round it, int\(num_chains\)\.(\n|$)"),
-        (lambda: chains(num_samples=1e3), r"^num_samples must be a positive integer, got a float; round it, int\(num_samples\)\.(\n|$)"),
-        (lambda: chains(thinning=float("nan")), r"^thinning must be a positive integer, got a float; round it, int\(thinning\)\.(\n|$)"),
-        (lambda: chains(num_chains=True), r"^num_chains must be a positive integer, got bool\.(\n|$)"),
-        (lambda: chains(num_samples=0), "num_samples must be a positive integer, got 0"),
-        (lambda: chains(thinning=0), "thinning must be a positive integer, got 0"),
-        (lambda: chains(thinning=6), "num_samples must be at least thinning"),
-        (lambda: chains(num_warmup=-1), "num_warmup must be a nonnegative integer"),
-        (lambda: chains(chain_method="paralel"), 'draw chains: "sequential", "parallel", or "vectorized"'),
-        (lambda: dpppl.MCMC(dpppl.DPSGLD(logistic), num_warmup=1, num_samples=1, epsilon=1.0), "MCMC: .* 'epsilon'; did you mean target_epsilon?"),
-        (lambda: svi(steps=1.0), "SVI: .* 'steps'; its arguments are model, guide, optim"),
-        (lambda: noise_aware(num_sample=1), "NoiseAware: .* 'num_sample'; did you mean num_samples?"),
-        (lambda: dpppl.MCMC(dpppl.DPSGLD(logistic), 5, 5), "MCMC: too many positional arguments; its arguments are"),
-        (lambda: dpppl.NoiseAware(), "NoiseAware: missing a required argument: 'model'"),
-        (lambda: chains(NUTS(logistic)), "the kernel is a NUTS; dpppl.MCMC runs dpppl.DPSGLD.model, .*read the data without noise"),
-        (lambda: chains(logistic), "the kernel is a function; dpppl.MCMC runs dpppl.DPSGLD.model"),
-        (lambda: chains(dpppl.DPSGLD), "the kernel is the class DPSGLD; dpppl.MCMC runs dpppl.DPSGLD.model"),
-        (lambda: svi(AutoNormal), r"the guide is the class AutoNormal; make one of the model: AutoNormal\(model\)"),
-        (lambda: svi(optim=optax.adam), r"optim must be an optimiser .*, got adam; call it: adam\(0.01\)"),
-        (lambda: svi(optim="adam"), "optim must be an optimiser .*, got str\\."),
-        (lambda: svi(loss=Trace_ELBO), r"such as Trace_ELBO\(\)"),
-        (lambda: svi().get_params(object.__new__(dpppl.SVIResult)), "get_params takes a state; result.params are"),
-        (lambda: svi().run(dpppl.secret_key(), X, Y), "num_steps must be a whole number"),
-        (lambda: chains(ledger=1.0), "ledger is a dpppl.PrivacyLedger or the path of one, got float"),
-    ],
-)  # fmt: skip
-def test_calls_that_are_slips(call, message):
-    with pytest.raises(ConfigurationError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("make", "names"),
-    [
-        (chains, "get_samples get_extra_fields get_weights verdicts print_summary to_arviz"),
-        (noise_aware, "get_samples print_summary verdict to_arviz"),
-        (svi, "get_params"),
-    ],
-    ids=["MCMC", "NoiseAware", "SVI"],
-)
-def test_results_before_a_run(make, names):
-    """Say that a run is missing, and which call needs it."""
-    for name in names.split():
-        thing = make()
-        with pytest.raises(ConfigurationError, match=f"must be called before `{name}`|call init or run first"):
-            result = getattr(thing, name)
-            result(*[None] * (name == "get_params"))
 
 
 def test_a_ledger_may_be_named_by_its_path(tmp_path):

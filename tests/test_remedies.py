@@ -163,18 +163,14 @@ ONE_HOT = np.eye(3, dtype=np.int32)[np.arange(N) % 3]
 SQUARE = np.eye(N, dtype=np.int32)
 
 MODELS = {
-    "one plate name": (one_name("data"), (GROUP, Y), "two plates of different length are named 'data' (5 and 12)", one_name("groups"), (GROUP, Y)),
     "imputed": (imputed, (Y, Y), "x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok)", summed_out, (Y, Y, OK)),
     "imputed at places": (imputed_at, (Y, Y), "Latents stand in what site 'x' observes: if for missing values, leave them out", left_out, (Y, Y, OK)),
     "obs_mask": (with_obs_mask, (Y, OK), "handlers.mask(mask=ok)", left_out, (Y, Y, OK)),
     "BCOO": (linear, (in_coordinates, Y), "argument 'x' is a BCOO; pass x.todense()", linear, (X, Y)),
     "BCSR": (linear, (lambda x: sparse.BCSR.from_bcoo(in_coordinates(x)), Y), "argument 'x' is a BCSR; pass x.todense()", linear, (X, Y)),
-    "number of groups": (by_group, (GROUP, Y), "a Python number, model(group, y, num_groups=5)", by_group, (GROUP, Y, 5)),
     "spectral norm": (random_network(nnx.SpectralNorm), (X, Y), "x @ (kernel / jnp.linalg.norm(kernel)), instead of SpectralNorm", random_network(), (X, Y)),
     "weight norm": (random_network(nnx.WeightNorm), (X, Y), "instead of SpectralNorm or WeightNorm", random_network(), (X, Y)),
-    "one-hot": (categorical, (X, ONE_HOT), "shape (12, 3) under a CategoricalLogits of shape (12,); labels are numbers", categorical, (X, ONE_HOT.argmax(-1))),
     "one-hot floats": (categorical, (X, ONE_HOT * 1.0), "or dist.Multinomial(total_count=1, logits=logits)", multinomial, (X, ONE_HOT)),
-    "one-hot, as many": (categorical, (X, SQUARE), "labels are numbers of classes: observe y.argmax(-1)", categorical, (X, SQUARE.argmax(-1))),
     "two responses": (linear, (X, X[:, :2]), "site 'y' observes an array of shape (12, 2) under a Normal of shape (12,)", linear, (X, Y)),
     "a typing error": (lambda y: mean(z), (Y,), "name 'z' is not defined", mean, (Y,)),  # noqa: F821
 }  # fmt: skip
@@ -218,17 +214,13 @@ GUIDES = {
     "a vector": (lambda y: draw(param(shape=(3,)).to_event(1)),
                  ["draws site 'mu' in shape (3,) with 1 event axes, the model in shape () with 0", "jnp.zeros(())), 1.0) without to_event"]),
     "a batch": (lambda y: draw(param(shape=(3,))), ["draws site 'mu' in shape (3,)"]),
-    "nothing": (lambda y: None, ["missing from the guide ['mu']", "AutoNormal(model)"]),
     "too many": (lambda y: (draw(), numpyro.sample("nu", param("other"))), ["unknown to the model ['nu']"]),
     "observes": (lambda y: draw(obs=0.5), ["without obs"]),
     "twice": (lambda y: (draw(), draw()), ["duplicated", CURE]),
     "undefined": (lambda y: draw(dist.Normal(loc, 1.0)), ["name 'loc' is not defined"]),  # noqa: F821
     "too many axes": (lambda y: (draw(), y[0, 0]), ["y[0, 0]", CURE]),
     "in the plate": (in_the_plate, ["inside the data plate 'data' in one of guide and model only; write the guide's site where"]),
-    "of data": (lambda y: draw(dist.Normal(y.mean(), 1.0)), ["from rows", "numpyro.param('loc', 0.0) instead of y.mean()"]),
     "side effect": (lambda y: (jax.debug.callback(lambda y: None, y), draw()), ["the guide has a side effect"]),
-    "another model": (AutoNormal(lambda x, y: linear(x, y)), ["make it of the model that runs: AutoNormal(normal_mean)"]),
-    "another latent": (AutoNormal(lambda y: seen(y, latent("nu"))), ["missing from the guide ['mu'], unknown to the model ['nu']"]),
 }  # fmt: skip
 
 

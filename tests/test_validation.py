@@ -56,37 +56,6 @@ def test_a_declared_number_of_rows_is_that_of_the_rows():
             check_num_data(declared, 400)
 
 
-EVENT = accounting.GaussianEvent(noise_multipliers=((10.0, 100),))
-BY_SIGNATURE = [
-    (lambda: accounting.epsilon(EVENT), "missing a required argument: 'delta'; its arguments are event, delta"),
-    (lambda: accounting.epsilon(EVENT, 1e-5, accounting="rdp"), "did you mean accountant"),
-    (lambda: accounting.delta(EVENT, "1"), "epsilon must be a number, got a str"),
-    (lambda: accounting.plan(num_data=[1, 2], target_delta=1e-5), "got a list; for their number write len(num_data)"),
-    (lambda: accounting.plan(num_data=9.0, target_delta=1e-5), "got a float; round it, int(num_data)"),
-    (lambda: accounting.plan(num_data=9, target_delta=1e-5, rates=0.1), "got a float; write [rates]"),
-    (lambda: accounting.GaussianEvent(noise_multipliers=((1.0, 1),), discrete="yes"), "discrete must be True or False"),
-    (lambda: accounting.compare([EVENT], 1e-5), "runs must be a dict, got a list"),
-    (lambda: accounting.epsilon(Report(), 1e-5), "a Report is given in place of events; give its events"),
-    (lambda: accounting.epsilon(EVENT, 1e-5, neighboring_relation="bounded"), "'bounded' must be one of zero_out"),
-    (lambda: accounting.calibrate_noise_multiplier(lambda: EVENT, 1.0, 1e-5), "make_event is called with one argument"),
-    (lambda: accounting.calibrate_noise_multiplier(lambda s: EVENT, 1e-3, 1e-5), "make_event must use its argument"),
-    (lambda: dpppl.Privacy(epsilon="1", delta=1e-5), "epsilon must be a number, got a str"),
-    (lambda: dpppl.PrivacyLedger("a", 1e-5, 0.5), "swapped: write epsilon=0.5, delta=1e-05"),
-    (lambda: dpppl.Public(), "Public: missing a required argument: 'value'"),
-]  # fmt: skip
-
-
-class Report:
-    events = (EVENT,)
-
-
-@pytest.mark.parametrize(("call", "words"), BY_SIGNATURE)
-def test_public_functions_check_their_arguments(call, words):
-    with pytest.raises(ConfigurationError) as caught:
-        call()
-    assert words in str(caught.value)
-
-
 SCHEMA = synthetic.Schema((synthetic.Category("sex", ("F", "M")),))
 RETURNED = {
     "AuditResult", "CellDetails", "CellFit", "Checked", "Combined", "Likelihood", "Plan", "PrivacyReport", "PrivacySpent", "PrivateScale",
@@ -131,7 +100,7 @@ def required(function):
 
 
 TAKES_ANYTHING = ("dpppl.DPSG", "dpppl.Public", "MCMC.", "NoiseAware.", "SVI.")
-"""What a kernel or a run is given is refused with the model and the data: `test_wrong_calls`."""
+"""What a kernel or a run is given is refused with the model and the data: `refusals`."""
 
 
 def test_every_public_function_says_what_is_wrong_with_its_arguments():

@@ -15,11 +15,21 @@ import math
 
 import numpy as np
 from scipy import fft, special
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 
 CELL = 0.01  # standard deviations
 TAIL = 11.0
 WIDTH = 34.0  # natural logarithms of what lies outside of the window, under the tilted law
+
+
+def gaussian_epsilon(mu, delta):
+    """Of mu-Gaussian differential privacy (Balle and Wang 2018, theorem 8), by root finding on its closed form."""
+
+    def excess(epsilon):
+        log_second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+        return special.ndtr(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
+
+    return brentq(excess, 0.0, 50 * mu * (mu + 10), xtol=1e-12)
 
 
 def interval_probability(low, high, mean):

@@ -11,8 +11,10 @@ import copy
 import datetime
 import functools
 import io
+import sys
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +28,10 @@ from numpyro.infer import MCMC as NUMPYRO_MCMC
 from numpyro.infer import Predictive, Trace_ELBO, TraceGraph_ELBO
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoGuideList, AutoLowRankMultivariateNormal, AutoNormal
 from numpyro.optim import Adam
-from wrong_inputs_common import (
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/refusals"))
+from refused_accounts import EVENT, ledger
+from refused_common import (
     AWARE,
     CHAIN,
     COST,
@@ -51,8 +56,7 @@ from wrong_inputs_common import (
     split,
     svi,
 )
-from wrong_inputs_numbers import EVENT, ledger
-from wrong_inputs_tables import CELLS, COUNTED, EPSILON, MODEL, SYNTH, Failed, cells, command, draws, tables
+from refused_tables import CELLS, COUNTED, EPSILON, MODEL, SYNTH, Failed, cells, command, draws, tables
 
 import dpppl
 from dpppl import DPSGHMC, DPSGNHT, NoiseAware, PrivacyLedger, Public, from_disk

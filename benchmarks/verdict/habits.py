@@ -131,7 +131,7 @@ def cell(row):
     if "seconds" not in row:
         return row["outcome"]
     words = "WRONG" if row.get("wrong") else "read" if row["read"] else "not read"
-    return f"{'refused; cure: ' if row['outcome'] != 'runs' else ''}{words}, {row['seconds']:.0f} s"
+    return f"{'refused; cure: ' if row['outcome'] != 'runs' else ''}{words}"
 
 
 def page(rows):
@@ -190,13 +190,14 @@ def page(rows):
         "",
         "A budget of epsilon 2 for 2,000 rows is too small for most chains: their verdicts say so.",
         "",
-        f"| model | from | {' | '.join(METHODS)} | NUTS |",
-        f"|---|---|{'---|' * (len(METHODS) + 1)}",
+        f"| {' | '.join(METHODS)} | models |",
+        f"|{'---|' * (len(METHODS) + 1)}",
     ]
-    for (source, model), methods in by_model.items():
-        times = [row["nuts"] for row in methods.values() if "nuts" in row]
-        cells = [cell(methods[method]) if method in methods else "not run" for method in METHODS]
-        lines.append(f"| {model} | {source} | {' | '.join(cells)} | {f'{min(times):.0f} s' if times else ''} |")
+    alike = {}
+    for (_, model), methods in by_model.items():
+        cells = tuple(cell(methods[method]) if method in methods else "not run" for method in METHODS)
+        alike.setdefault(cells, []).append(model)
+    lines += [f"| {' | '.join(cells)} | {'; '.join(models)} |" for cells, models in sorted(alike.items())]
     return "\n".join(lines) + "\n"
 
 

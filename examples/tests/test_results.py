@@ -89,6 +89,18 @@ def test_tables_hold_means_standard_deviations_and_medians(tmp_path):
     assert results.written(made, tmp_path) == made
 
 
+def test_a_grid_has_a_line_for_a_method_and_a_column_for_a_budget(tmp_path):
+    runs = lambda *values: [{"NLL": value} for value in values]  # noqa: E731
+    cells = (("X", 0.3, runs(1.0, 2.0)), ("X", None, runs(0.5)), ("Y", 0.1, runs(4.0)))
+    rows = {f"{m}{t}": {"settings": {"method": m, "target": t}, "runs": found} for m, t, found in cells}
+    results.save(tmp_path / "file.json", rows | {"other": {"settings": {}, "runs": []}})
+    head = "<!-- grid: file [XY].* | method by target | NLL -->\n"
+    assert results.written(head, tmp_path) == (
+        f"{head}| method | target 0.1 | target 0.3 | target none |\n|---|---|---|---|\n"
+        "| X |  | 1.5000 | 0.5000 |\n| Y | 4.0000 |  |  |\n"
+    )
+
+
 def test_costs_count_a_run_that_was_not_timed_as_the_mean_of_the_others(tmp_path):
     timed, rows = [{results.SECONDS: 30.0}, {results.SECONDS: 90.0}, {}], {}
     results.make(

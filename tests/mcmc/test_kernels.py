@@ -402,20 +402,6 @@ def test_a_preconditioner_that_is_not_positive_is_refused(bad):
         dpppl.DPSGLD(normal_mean, clipping_norm=1.0, preconditioner={"w": bad})
 
 
-@pytest.mark.quick_cases(1)
-@every_kernel
-def test_a_preconditioner_for_other_sites_is_refused(kernel):
-    kernel = kernel(normal_mean, clipping_norm=1.0, noise_multiplier=1.0, preconditioner={"w": 1.0})
-    with pytest.raises(ConfigurationError, match=r"given for sites \['w'\], but the latent sites are \['mean'\]"):
-        kernel.init(jax.random.key(0), 0, None, (np.zeros((4, 2), np.float32),), {})
-
-
-def test_a_preconditioner_of_another_shape_is_refused():
-    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, noise_multiplier=1.0, preconditioner={"mean": np.ones(3)})
-    with pytest.raises(ConfigurationError, match=r"site 'mean' has shape \(3,\), which does not broadcast"):
-        kernel.init(jax.random.key(0), 0, None, (np.zeros((4, 2), np.float32),), {})
-
-
 # Intervals, on a few small data sets
 
 

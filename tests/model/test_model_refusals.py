@@ -173,22 +173,6 @@ def test_what_a_row_is_observed_under(name):
     assert words in refused(observes(law), X, Y)
 
 
-@pytest.mark.parametrize(
-    ("model", "args", "words"),
-    [
-        (any_model, (X, None, 1.0), "no observed site: 'y' is None; pass the private array"),
-        (lambda x, y: (w := latent(), seen(x, w, "x", "first"), seen(y, w, "y", "second")), (X, Y),
-         "sites 'x' and 'y' are observed in different plates, so there is more than one data plate"),
-        (lambda x, y: (w := latent(), seen(y + x, lambda index: w * index)), (X, Y), COUPLED),
-        (lambda x, y: seen(jnp.zeros(x.shape[0]), latent() * x - y), (X, Y), "the observed value of site 'y' does not depend on a private argument"),
-        (lambda x, y: seen(y, lambda _: latent("mine") * x), (X, Y), "site 'mine' is a continuous latent of each row"),
-        (any_model, (X, Y + 1j * Y), "site 'y' is a complex number, because its values are complex; observe their real and imaginary parts"),
-    ],
-)  # fmt: skip
-def test_what_is_observed(model, args, words):
-    assert words in refused(model, *args)
-
-
 @pytest.mark.parametrize("size", [lambda x: x.shape[0], lambda x: N])
 def test_the_number_of_rows_where_it_changes_nothing(size):
     """As lengths of arrays and plates, as a public number, and in deterministic sites, which are then left out."""

@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 import pytest
 from dp_accounting import pld, rdp
 from scipy.optimize import brentq
-from scipy.stats import norm
 from small_models import latent, seen
+from tight import gaussian_epsilon
 
 import dpppl
 from dpppl.report.report import NOT_COVERED
@@ -56,16 +56,6 @@ def run_of(name):
 def langevin_multiplier(rate, step_size=STEP_SIZE):
     """s * rate / (h * C) with s = sqrt(2 h), written out; a hundredth of the cost counts clipped rows."""
     return math.sqrt(2 * step_size) * rate / (step_size * CLIPPING_NORM) * 0.99**0.5
-
-
-def gaussian_epsilon(mu, delta):
-    """The exact trade-off of a Gaussian mechanism, by root finding on its closed form."""
-
-    def excess(epsilon):
-        log_second = epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
-        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
-
-    return brentq(excess, 0.0, 50 * mu * (mu + 10), xtol=1e-12)
 
 
 # The numbers

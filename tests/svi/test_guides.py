@@ -287,11 +287,6 @@ def test_rows_that_an_optimiser_captured_are_refused(init, move):
     assert optimizers.check_without_loss(optim, PARAMS, 10 * len(ROWS)) is not None
 
 
-def test_what_is_no_optimiser_is_refused():
-    with pytest.raises(dpppl.ConfigurationError, match="optim must be"):
-        make(optim=3)
-
-
 # MC Dropout
 
 

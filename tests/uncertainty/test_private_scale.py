@@ -3,19 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import norm
+from tight import gaussian_epsilon
 
 import dpppl
 from dpppl.runs.private_scale import _statistic
 
 N = 5_000
-
-
-def gaussian_epsilon(mu, delta):
-    """Balle and Wang (2018), theorem 8, by bisection."""
-    exceeded = lambda e: norm.cdf(mu / 2.0 - e / mu) - np.exp(e) * norm.cdf(-mu / 2.0 - e / mu) - delta  # noqa: E731
-    return brentq(exceeded, 0.0, 10.0)
 
 
 def columns():

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from wrong_inputs_common import CHAIN, FOLDER, F, N, chain, kernel, key, mcmc, mean
+from refused_common import CHAIN, FOLDER, F, chain, kernel, mcmc, mean
 
 import dpppl
 from dpppl import PrivacyLedger
@@ -14,7 +14,6 @@ from dpppl.contrib.audit import audit, replay
 # fmt: off
 EVENT = ac.GaussianEvent(noise_multipliers=((10.0, 100),))
 QUIETER = ac.GaussianEvent(noise_multipliers=((100.0, 100),))
-REPLACED = ac.GaussianEvent(noise_multipliers=((10.0, 100),), neighboring_relation="replace_one")
 NUMBER = [0]
 
 
@@ -34,9 +33,6 @@ def reserved(what=lambda ledger: None):
     return found
 
 
-def opened_with_another_budget():
-    found = ledger()
-    PrivacyLedger(found.path, 9.0, 1e-3)
 
 
 def not_a_ledger():
@@ -46,12 +42,10 @@ def not_a_ledger():
 
 
 LEDGER = [
-    ("another budget for the same file", opened_with_another_budget, "5|9|open", lambda: PrivacyLedger.open(ledger().path)),
     ("an unknown relation", lambda: ledger(neighboring_relation="add_remove"), "add_remove|zero_out", lambda: ledger(neighboring_relation="zero_out")),
     ("a name that is a number", lambda: ledger(name=3), "name|text", lambda: ledger(name="3")),
     ("a unit that is a number", lambda: ledger(unit=1), "unit|text", lambda: ledger(unit="person")),
     ("epsilon as text", lambda: ledger("5"), "epsilon|number|str", lambda: ledger(float("5"))),
-    ("epsilon and delta exchanged", lambda: ledger(1e-5, 0.5), "swapped", lambda: ledger(0.5, 1e-5)),
     ("delta forgotten", lambda: PrivacyLedger(path(), 5.0), "delta", lambda: PrivacyLedger(path(), 5.0, 1e-3)),
     ("full_batch_only as text", lambda: ledger(full_batch_only="yes"), "full_batch_only|True", lambda: ledger(full_batch_only=True)),
     ("a file that is no ledger", not_a_ledger, "notes.txt|not a ledger", lambda: PrivacyLedger.open(ledger().path)),
@@ -63,30 +57,22 @@ LEDGER = [
     ("a charge beyond what is reserved", lambda: reserved(lambda l: l.charge("run", (EVENT, EVENT), 0, 100)), "reserved 100|200|whole run", lambda: reserved(lambda l: l.charge("run", (EVENT,), 0, 100))),
     ("a charge from a negative step", lambda: reserved(lambda l: l.charge("run", (EVENT,), -1, 2)), "first|0", lambda: reserved(lambda l: l.charge("run", (EVENT,), 0, 2))),
     ("a charge of half a step", lambda: reserved(lambda l: l.charge("run", (EVENT,), 0, 2.5)), "count|int(count)", lambda: reserved(lambda l: l.charge("run", (EVENT,), 0, 2))),
-    ("a release of an unknown run", lambda: ledger().release("nope"), "'nope'", lambda: reserved(lambda l: l.release("run"))),
     ("the same run twice", lambda: reserved(lambda l: l.reserve("run", (EVENT,), "again")), "'run'|another", lambda: reserved(lambda l: l.reserve("run 2", (QUIETER,), "again"))),
     ("a run of rows in a ledger of persons", lambda: chain(F, settings={"ledger": ledger(unit="person")}), "person|unit", lambda: chain(F, settings={"ledger": ledger(20.0, 1e-2)})),
     ("more than is left", lambda: chain(F, settings={"ledger": ledger(0.1, 1e-3)}), "0.1|budget", lambda: chain(F, settings={"ledger": ledger(20.0, 1e-2)})),
-    ("more than is left, a query", lambda: dpppl.private_score(key(), lambda y: y, F, bounds=(0, 1), noise_multiplier=0.1, ledger=ledger(0.1, 1e-3)), "budget", lambda: dpppl.private_score(key(), lambda y: y, F, bounds=(0, 1), noise_multiplier=100.0, ledger=ledger(1.0, 1e-3))),
 ]
 
 ACCOUNTS = [
-    ("a noise multiplier in place of events", lambda: ac.epsilon(1.5, 1e-5), "GaussianEvent|float", lambda: ac.epsilon(EVENT, 1e-5)),
-    ("a report in place of events", lambda: ac.epsilon(CHAIN().privacy_report(), 1e-5), "events|PrivacyReport", lambda: ac.epsilon(CHAIN().privacy_report().events, 1e-5)),
     ("a sampler in place of events", lambda: ac.epsilon(CHAIN(), 1e-5), "events|MCMC", lambda: ac.epsilon(CHAIN().privacy_report().events, 1e-5)),
-    ("delta of 0", lambda: ac.epsilon(EVENT, 0.0), "delta|(0, 1)", lambda: ac.epsilon(EVENT, 1e-5)),
     ("delta forgotten", lambda: ac.epsilon(EVENT), "delta", lambda: ac.epsilon(EVENT, 1e-5)),
     ("a negative epsilon", lambda: ac.delta(EVENT, -1.0), "epsilon|negative", lambda: ac.delta(EVENT, 1.0)),
     ("epsilon as text", lambda: ac.delta(EVENT, "1"), "epsilon|number|str", lambda: ac.delta(EVENT, 1.0)),
     ("an unknown accountant", lambda: ac.epsilon(EVENT, 1e-5, "moments"), "'moments'|auto", lambda: ac.epsilon(EVENT, 1e-5, "rdp")),
-    ("another relation", lambda: ac.epsilon(EVENT, 1e-5, neighboring_relation="bounded"), "'bounded'|replace_one", lambda: ac.epsilon(REPLACED, 1e-5, neighboring_relation="replace_one")),
     ("an order below 1", lambda: ac.rdp(EVENT, [0.5]), "orders|1", lambda: ac.rdp(EVENT, [2.0])),
     ("orders by words", lambda: ac.rdp(EVENT, ["a"]), "orders|numbers", lambda: ac.rdp(EVENT, [2.0])),
-    ("a group of 0", lambda: ac.group_epsilon(EVENT, 1e-5, 0), "group_size|at least 1", lambda: ac.group_epsilon(EVENT, 1e-5, 2)),
     ("a group of 1.5", lambda: ac.group_epsilon(EVENT, 1e-5, 1.5), "group_size|int(group_size)", lambda: ac.group_epsilon(EVENT, 1e-5, int(1.5))),
     ("a false positive rate of 2", lambda: ac.trade_off(EVENT).false_negative_rate(2.0), "false_positive_rate|[0, 1]", lambda: ac.trade_off(EVENT).false_negative_rate(0.2)),
     ("a prior of 2", lambda: ac.trade_off(EVENT).bayes_risk(2.0), "prior|(0, 1)", lambda: ac.trade_off(EVENT).bayes_risk(0.2)),
-    ("a prior in percent", lambda: ac.trade_off(EVENT).positive_predictive_value(50, 0.1), "prior|(0, 1)", lambda: ac.trade_off(EVENT).positive_predictive_value(0.5, 0.1)),
     ("a baseline of -1", lambda: ac.trade_off(EVENT).inference_success(-1.0), "baseline|[0, 1]", lambda: ac.trade_off(EVENT).inference_success(0.5)),
     ("a rate by a word", lambda: ac.trade_off(EVENT).false_negative_rate("low"), "false_positive_rate|number", lambda: ac.trade_off(EVENT).false_negative_rate(0.2)),
     ("negative noise", lambda: ac.round_down(np.array([-1.0])), "noise multiplier|not negative", lambda: ac.round_down(np.array([1.0]))),
@@ -95,17 +81,14 @@ ACCOUNTS = [
     ("noise by position", lambda: ac.GaussianEvent(((1.0, 10),)), "noise_multipliers", lambda: ac.GaussianEvent(noise_multipliers=((1.0, 10),))),
     ("a rate by words", lambda: ac.GaussianEvent(noise_multipliers=((1.0, 10),), sampling_rate="0.1"), "sampling_rate|number", lambda: ac.GaussianEvent(noise_multipliers=((1.0, 10),), sampling_rate=0.1)),
     ("an event in place of its maker", lambda: ac.calibrate_noise_multiplier(EVENT, 1.0, 1e-5), "make_event|function", lambda: ac.calibrate_noise_multiplier(lambda s: ac.GaussianEvent(noise_multipliers=((s, 100),)), 1.0, 1e-5)),
-    ("a maker that returns a number", lambda: ac.calibrate_noise_multiplier(lambda s: s, 1.0, 1e-5), "GaussianEvent|float", lambda: ac.calibrate_noise_multiplier(lambda s: ac.GaussianEvent(noise_multipliers=((s, 100),)), 1.0, 1e-5)),
     ("a maker without an argument", lambda: ac.calibrate_noise_multiplier(lambda: EVENT, 1.0, 1e-5), "make_event|argument", lambda: ac.calibrate_noise_multiplier(lambda s: ac.GaussianEvent(noise_multipliers=((s, 100),)), 1.0, 1e-5)),
     ("a target that noise does not move", lambda: ac.calibrate_noise_multiplier(lambda s: ac.GaussianEvent(noise_multipliers=((1.0, 100),)), 0.01, 1e-5), "0.01|make_event must use its argument", lambda: ac.calibrate_noise_multiplier(lambda s: ac.GaussianEvent(noise_multipliers=((s, 100),)), 0.01, 1e-5)),
     ("too little for one step", lambda: ac.calibrate_num_steps(lambda n: ac.GaussianEvent(noise_multipliers=((0.1, n),)), 1.0, 1e-5), "num_steps 1|more noise", lambda: ac.calibrate_num_steps(lambda n: ac.GaussianEvent(noise_multipliers=((20.0, n),)), 1.0, 1e-5)),
     ("an advantage of 2", lambda: ac.calibrate_advantage(lambda s: ac.GaussianEvent(noise_multipliers=((s, 1),)), 2.0), "target_advantage|(0, 1)", lambda: ac.calibrate_advantage(lambda s: ac.GaussianEvent(noise_multipliers=((s, 1),)), 0.2)),
     ("no rate is low enough", lambda: ac.calibrate_sampling_rate(lambda q: ac.GaussianEvent(noise_multipliers=((0.1, 1000),), sampling_rate=q), 0.1, 1e-5), "rate|noise", lambda: ac.calibrate_sampling_rate(lambda q: ac.GaussianEvent(noise_multipliers=((2.0, 10),), sampling_rate=q), 1.0, 1e-5)),
     ("no step is short enough", lambda: ac.calibrate_step_size(lambda h: ac.GaussianEvent(noise_multipliers=((0.1, 100),)), 0.1, 1e-5), "step size|make_event must use its argument", lambda: ac.calibrate_step_size(lambda h: ac.GaussianEvent(noise_multipliers=((1.0 / h, 10),)), 1.0, 1e-5)),
-    ("an event of another library", lambda: ac.from_dp_event(3), "GaussianEvents|an int", lambda: ac.from_dp_event(ac.to_dp_event(EVENT))),
     ("a divisor of 0", lambda: ac.to_dp_event(EVENT, divisor=0.0), "divisor|positive", lambda: ac.to_dp_event(EVENT, divisor=1.0)),
     ("a list of runs", lambda: ac.compare([EVENT], 1e-5), "runs|dict", lambda: ac.compare({"run": EVENT}, 1e-5)),
-    ("a selection of mean 0", lambda: ac.SelectionEvent(candidates=((EVENT,),), mean=0.0), "mean|from 1", lambda: ac.SelectionEvent(candidates=((EVENT,),), mean=2.0)),
     ("a selection of numbers", lambda: ac.SelectionEvent(candidates=(1.0,), mean=2.0), "candidates|GaussianEvent", lambda: ac.SelectionEvent(candidates=((EVENT,),), mean=2.0)),
     ("a shape of words", lambda: ac.SelectionEvent(candidates=((EVENT,),), mean=2.0, shape="log"), "shape|number", lambda: ac.SelectionEvent(candidates=((EVENT,),), mean=2.0, shape=1.0)),
     ("a Privacy of text", lambda: dpppl.Privacy(epsilon="1", delta=1e-5), "epsilon|number|str", lambda: dpppl.Privacy(epsilon=1.0, delta=1e-5)),
@@ -122,7 +105,7 @@ def plan(**settings):
 
 PLANS = [
     ("one rate that is no list", lambda: plan(rates=0.1), "rates|[rates]", lambda: plan(rates=(0.1,))),
-    ("a rate of 2", lambda: plan(rates=(2.0,)), "rates|(0, 1]", lambda: plan(rates=(0.2,))),
+    ("a rate of 2", lambda: plan(rates=(2.0,)), "rates|from 1e-12 to 1", lambda: plan(rates=(0.2,))),
     ("a number of steps that is no list", lambda: plan(num_steps=400), "num_steps|[num_steps]", lambda: plan(num_steps=(400,))),
     ("steps of 1.5", lambda: plan(num_steps=(1.5,)), "num_steps|integer", lambda: plan(num_steps=(100,))),
     ("no latents", lambda: plan(num_latents=0), "num_latents|positive", lambda: plan(num_latents=3)),
@@ -150,20 +133,12 @@ def release(rng_key, y):
 
 
 AUDITS = [
-    ("a model in place of a kernel", lambda: audit(mean, F, num_steps=1, delta=1e-5), "kernel|function|DPSGLD", lambda: hunt()),
     ("canaries by a wrong word", lambda: hunt(canaries="mislabelled"), "canaries|gradient", lambda: hunt(canaries="gradient")),
-    ("an attack by a wrong word", lambda: hunt(attack="shadow"), "attack|white_box", lambda: hunt(attack="white_box")),
     ("no trials", lambda: hunt(num_trials=0), "num_trials|at least 100", lambda: hunt()),
     ("confidence of 95", lambda: hunt(confidence=95), "confidence|(0.5, 1)", lambda: hunt(confidence=0.95)),
     ("delta forgotten", lambda: audit(kernel(**NOISY), F, num_steps=1), "delta", lambda: hunt()),
-    ("steps forgotten", lambda: audit(kernel(**NOISY), F, delta=1e-5), "num_steps", lambda: hunt()),
-    ("an integer key", lambda: hunt(rng_key=0), "rng_key|secret_key", lambda: hunt(rng_key=key())),
-    ("no noise", lambda: hunt(kernel()), "noise_multiplier", lambda: hunt()),
-    ("no rows", lambda: audit(kernel(**NOISY), **TRIALS), "y", lambda: hunt()),
-    ("a unit without ids", lambda: hunt(unit="person"), "max_rows_per_unit", lambda: hunt(unit="person", max_rows_per_unit=2, person=np.arange(N) // 2)),
     ("a runner that is no function", lambda: replay(mcmc(), (F,), (F,)), "runner|function", lambda: replay(release, (F,), (np.r_[F[:-1], 9.0].astype(np.float32),))),
     ("rows that are no tuple", lambda: replay(release, F, F), "args|tuple", lambda: replay(release, (F,), (np.r_[F[:-1], 9.0].astype(np.float32),))),
-    ("an unknown relation", lambda: replay(release, (F,), (F,), neighboring_relation="hamming"), "'hamming'|replace_one", lambda: replay(release, (F,), (np.r_[F[:-1], 9.0].astype(np.float32),), neighboring_relation="replace_one")),
 ]
 
 
@@ -173,9 +148,7 @@ def nothing(y):
 
 PROOFS = [
     ("an unknown index", lambda: flow.verify(nothing, F, private=3), "private|position|'y'", lambda: flow.verify(nothing, F, private=0)),
-    ("an unknown name", lambda: flow.verify(nothing, F, private="x"), "by name|'y'", lambda: flow.verify(nothing, F, private="y")),
     ("private forgotten", lambda: flow.verify(nothing, F), "private", lambda: flow.verify(nothing, F, private="y")),
-    ("private as an array", lambda: flow.verify(nothing, F, private=F), "private|by name|'y'", lambda: flow.verify(nothing, F, private="y")),
     ("no function", lambda: flow.verify(3, F, private=0), "function|int", lambda: flow.verify(nothing, F, private=0)),
     ("a program that shows rows", lambda: flow.verify(lambda y: y, F, private=0), "private rows are returned", lambda: flow.verify(nothing, F, private=0)),
     ("a program with the wrong arguments", lambda: flow.verify(nothing, private=0), "y", lambda: flow.verify(nothing, F, private=0)),
@@ -188,10 +161,7 @@ PROOFS = [
 CHECKS = [
     ("check of a number", lambda: dpppl.check(3, F), "model|function|int", lambda: dpppl.check(mean, F)),
     ("check of a sampler", lambda: dpppl.check(mcmc(), F), "MCMC|model", lambda: dpppl.check(mean, F)),
-    ("check without data", lambda: dpppl.check(mean), "'y'", lambda: dpppl.check(mean, F)),
     ("check at epsilon -1", lambda: dpppl.check(mean, F, target_epsilon=-1.0), "target_epsilon|positive", lambda: dpppl.check(mean, F, target_epsilon=1.0)),
-    ("check at a path", lambda: dpppl.check(mean, "rows.npy"), "'y'|from_disk", lambda: dpppl.check(mean, dpppl.from_disk(FOLDER / "rows.npy"))),
-    ("check with a key first", lambda: dpppl.check(mean, key(), F), "too many|its arguments are y", lambda: dpppl.check(mean, F)),
     ("an unknown generator", lambda: dpppl.secret_key("mersenne"), "generator|chacha20", lambda: dpppl.secret_key("chacha20")),
     ("a seed for the secret key", lambda: dpppl.secret_key(0), "generator|text", lambda: dpppl.secret_key()),
 ]

@@ -5,7 +5,7 @@ import matplotlib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from wrong_inputs_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
+from refused_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
 
 import dpppl
 import dpppl.contrib.audit
@@ -51,23 +51,17 @@ QUERIES = [
     ("an interval without its spread", lambda: score().interval(0.9), "measure_spread=True", lambda: score(measure_spread=True).interval(0.9)),
     ("a p-value of a word", lambda: score(measure_spread=True).p_value("zero"), "mean|number", lambda: score(measure_spread=True).p_value(0.0)),
     ("epsilon at delta 0", lambda: score().epsilon_at(0), "delta|(0, 1)", lambda: score().epsilon_at(1e-5)),
-    ("a path as rows", lambda: score(lambda y: y, "rows.npy"), "'y'|path|from_disk", lambda: score(lambda y: y, F)),
     ("a score of all rows", lambda: score(lambda y: y.mean(axis=0)[0]), "one row|y float32|tuple index", lambda: score(lambda y: y)),
     ("no budget", lambda: score(noise_multiplier=None), "target_epsilon|noise_multiplier", lambda: score()),
     ("the score after the data", lambda: dpppl.private_score(key(), F, lambda y: y, bounds=(0, 1), noise_multiplier=5.0), "score|function", lambda: score()),
-    ("a scale of one number", lambda: scale(3.0), "'x' is a float|array", lambda: scale(F)),
     ("a scale of a cube", lambda: scale(np.zeros((N, 2, 2))), "x|(40, 2, 2)|(N, d)", lambda: scale(np.zeros((N, 2, 2)).reshape(N, -1))),
     ("a scale of words", lambda: scale(np.array(["a"] * N)), "x|numbers", lambda: scale(F)),
-    ("a scale of a path", lambda: scale("rows.npy"), "x|from_disk", lambda: scale(F)),
-    ("a scale of Public", lambda: scale(Public(X)), "no private argument|Public", lambda: scale(X)),
-    ("a scale without a budget", lambda: scale(noise_multiplier=None), "target_epsilon|noise_multiplier", lambda: scale()),
     ("a model as the scale's data", lambda: scale(mean), "x|function", lambda: scale(X)),
     ("nothing to choose", lambda: tuned(()), "candidates", lambda: tuned(make=by_noise)),
     ("a kernel from make", lambda: tuned(make=lambda c: dpppl.DPSGLD(mean)), "make|MCMC|DPSGLD", lambda: tuned(make=by_noise)),
     ("no function as make", lambda: tuned(make=mcmc()), "make|function", lambda: tuned(make=by_noise)),
     ("score noise of -1", lambda: tuned(make=by_noise, score_noise=-1.0), "score_noise|positive", lambda: tuned(make=by_noise)),
     ("no runs on average", lambda: tuned(make=by_noise, mean_runs=0), "mean_runs|from 1", lambda: tuned(make=by_noise, mean_runs=2.0)),
-    ("a discrepancy's bounds", lambda: un.discrepancy(mean, lambda y: y, (1.0, 0.0)), "bounds", lambda: un.discrepancy(mean, lambda y: y, (0.0, 1.0))),
     ("a discrepancy of a word", lambda: un.discrepancy(mean, "mean", (0.0, 1.0)), "statistic|function", lambda: un.discrepancy(mean, lambda y: y, (0.0, 1.0))),
     ("a difference of numbers", lambda: un.elpd_difference(1.0, 2.0), "function|float", lambda: un.elpd_difference(mean, mean)),
 ]
@@ -117,7 +111,6 @@ EXPORTS = [
     ("one curator", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, curators="Ann"), "curators|[curators]", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, curators=["Ann"])),
     ("a region by a number", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, region=3), "region|text", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, region="EU")),
     ("a group of 0", lambda: REPORT().epsilon_for_group(0), "group_size|at least 1", lambda: REPORT().epsilon_for_group(2)),
-    ("delta of 1", lambda: REPORT().epsilon_at(1.0), "delta|(0, 1)", lambda: REPORT().epsilon_at(1e-5)),
     ("ArviZ before a run", lambda: mcmc().to_arviz(), "run", lambda: CHAIN().to_arviz(allow_unconverged=True)),
     ("ArviZ with coords", lambda: CHAIN().to_arviz(coords=[1], dims={"mu": ["a"]}, allow_unconverged=True), "coords|dims", lambda: CHAIN().to_arviz(allow_unconverged=True)),
     ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|more names than axes", lambda: AWARE().to_arviz(allow_unconverged=True)),
@@ -139,8 +132,6 @@ PICTURES = [
     ("a band of one draw", lambda: plotting.predictive_band(F, F, F), "means (S, N)", lambda: plotting.predictive_band(F, np.stack([F, F]), np.ones((2, N)))),
     ("a band by words", lambda: plotting.predictive_band(["a"] * N, np.stack([F, F]), np.ones((2, N))), "inputs|numbers", lambda: plotting.predictive_band(F, np.stack([F, F]), np.ones((2, N)))),
     ("an array beside a prior", lambda: plotting.private_beside_prior(F, F), "posterior|dict", lambda: plotting.private_beside_prior({"mu": F}, {"mu": 3 * F})),
-    ("a prior without the site", lambda: plotting.private_beside_prior({"mu": F}, {"nu": F}), "'mu'", lambda: plotting.private_beside_prior({"mu": F}, {"mu": 3 * F})),
-    ("a level of 90", lambda: plotting.private_beside_prior({"mu": F}, {"mu": F}, level=90), "level|(0, 1)", lambda: plotting.private_beside_prior({"mu": F}, {"mu": F}, level=0.9)),
     ("a figure for axes", lambda: plotting.learned_share({"mu": 0.5}, axes=matplotlib.pyplot.figure()), "axes|Figure", lambda: plotting.learned_share({"mu": 0.5}, axes=AXES())),
     ("a probability above 1", lambda: plotting.input_probability([1.2, 0.3]), "[0, 1]", lambda: plotting.input_probability([0.2, 0.3])),
     ("an array for a curve", lambda: plotting.survival_plot(F), "curve|ndarray|survival_curve(", lambda: plotting.survival_plot(curve())),
@@ -149,7 +140,7 @@ PICTURES = [
 
 
 def charged():
-    from wrong_inputs_numbers import EVENT, ledger
+    from refused_accounts import EVENT, ledger
 
     found = ledger()
     found.reserve("run", (EVENT,), "a run")

@@ -1,4 +1,4 @@
-"""Models, rows and short runs that the tables of `wrong_inputs.py` share."""
+"""Models, rows and short runs that the tables of `test_refusals` share."""
 
 import tempfile
 from pathlib import Path
@@ -20,7 +20,8 @@ Y = (np.arange(N) % 2).astype(np.int32)
 GROUP = np.arange(N) % 4
 OK = np.arange(N) % 5 > 0
 GAPS = np.where(OK, F, np.nan).astype(np.float32)
-FOLDER = Path(tempfile.mkdtemp())
+_FOLDER = tempfile.TemporaryDirectory()  # gone when Python ends
+FOLDER = Path(_FOLDER.name)
 NPY, CSV = FOLDER / "rows.npy", FOLDER / "rows.csv"
 np.save(NPY, F)
 CSV.write_text("age,wage\n" + "".join(f"{i},{i + 0.5}\n" for i in range(N)))
@@ -59,12 +60,6 @@ def logistic(x, y=None):
     w = normal("w", 3)
     with rows(x):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-
-
-def grouped(group, y, num_groups=4):
-    u = normal("u", num_groups)
-    with rows(y):
-        numpyro.sample("y", dist.Normal(u[group], 1.0), obs=y)
 
 
 def offset(y, table):
@@ -134,3 +129,4 @@ def ran():
 CHAIN = Later(lambda: chain(F))
 FITTED = Later(lambda: fit(svi(reserve=0.5)))
 AWARE = Later(ran)
+SHARED = [CHAIN, FITTED, AWARE]
