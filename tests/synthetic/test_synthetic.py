@@ -26,8 +26,8 @@ def test_a_schema_encodes_and_decodes_what_it_names():
         "sex": ["F", "M", "M", None], "age": [18, 90, 54, 40], "income": [0.0, 1e6, 999.0, 5.0], "job": [1, 2, 3.0, 1],
         "secret": ["a", "b", "c", "d"],
     }  # fmt: skip
-    columns, offset = SCHEMA.encoded(table)
-    assert list(columns) == ["sex", "age", "income", "job"] and np.isnan(offset).tolist() == [False, False, False, True]
+    columns, gaps = SCHEMA.encoded(table)
+    assert list(columns) == ["sex", "age", "income", "job"] and np.isnan(gaps).tolist() == [False, False, False, True]
     for column in SCHEMA.columns:
         decoded = list(column.decoded(columns[column.name], np.random.default_rng(0)))[:3]
         assert (
@@ -316,9 +316,9 @@ def test_covariates_of_a_schema_are_the_same_whatever_the_rows_hold():
     assert labels == ("age", "sex=M", "sex=X", "hours")
     np.testing.assert_allclose(x, [[-0.6, 0, 0, -0.75], [1.0, 1, 0, 0.25], [0.0, 0, 0, 0.25]], rtol=1e-6)
     for entry in ("?", "", None, "1e400"):
-        columns, offset = schema.encoded({**given, "sex": [entry, "M", "F"], "age": [entry, "100", "50"]})
+        columns, gaps = schema.encoded({**given, "sex": [entry, "M", "F"], "age": [entry, "100", "50"]})
         other, same = schema.design(columns, ["age", "sex", "hours"])
-        assert same == labels and other.dtype == np.float32 and np.isnan(offset).tolist() == [True, False, False]
+        assert same == labels and other.dtype == np.float32 and np.isnan(gaps).tolist() == [True, False, False]
         np.testing.assert_array_equal(other[1:], x[1:])
     for names in ("age", [], ["height"]):
         with pytest.raises(
