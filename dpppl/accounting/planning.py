@@ -97,14 +97,14 @@ class Plan:
             ["method", *(o.method + " *" * (o is self.recommended) for o in options)],
             ["rate", *(f"{o.rate:g}" for o in options)],
             ["steps", *(str(o.num_steps) for o in options)],
-            ["noise", *(number(o.noise_multiplier) for o in options)],
+            ["noise/norm", *(number(o.noise_multiplier) for o in options)],
             ["step size", *(number(o.step_size) for o in options)],
-            ["time h", *(number(o.diffusion_time) for o in options)],
-            ["learned", *(number(o.learned_above) for o in options)],
-            ["explored", *(number(o.explored_above) for o in options)],
+            ["diffusion time", *(number(o.diffusion_time) for o in options)],
+            ["learned above", *(number(o.learned_above) for o in options)],
+            ["explored above", *(number(o.explored_above) for o in options)],
             ["90 % width", *(number(o.interval) for o in options)],
             ["covers", *("too short" if o.coverage is None else f"{100 * o.coverage:.0f} %" for o in options)],
-            ["s", *(number(o.seconds) for o in options)],
+            ["seconds", *(number(o.seconds) for o in options)],
         ]
         padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
         lines = ["  ".join(row).rstrip() for row in zip(*padded)]
@@ -113,8 +113,9 @@ class Plan:
             f"curvature {self.row_curvature:g} a row, prior sd {self.prior_sd:g}: 90 % width "
             f"{self.interval_without_privacy:.3g} without privacy",
             *lines,
-            "learned: noise is below the sampling of the data from this curvature of a row on; explored: a chain shows spreads; "
-            "covers: what 90 % intervals as reported do.",
+            "rate: share of the rows of a step; noise/norm: sd of the noise in clipping norms; diffusion time: in 1 / curvature; "
+            "learned above: curvature of a row from which on noise is below the sampling of the data; explored above: that from "
+            "which on a chain shows spreads; covers: what 90 % intervals as reported do.",
             *(f"Warning: {line}" for line in self.warnings),
             self.reason,
             *([] if self.recommended is None else [self.recommended.call]),

@@ -143,7 +143,11 @@ def sites_with(word: str, words: Mapping[str, Array]) -> tuple[int, str]:
     (2, 'w[0], mu')"""
     has, names = {site: own == word for site, own in words.items()}, list[str]()
     for site, own in has.items():
-        names += [site] if np.all(own) else [f"{site}[{','.join(map(str, place))}]" for place in np.argwhere(own)]
+        names += (
+            [site]
+            if np.size(own) and np.all(own)
+            else [f"{site}[{','.join(map(str, place))}]" for place in np.argwhere(own)]
+        )
     return sum(int(np.sum(own)) for own in has.values()), few(names)
 
 

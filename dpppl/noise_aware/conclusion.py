@@ -16,7 +16,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.report.labels import Labels
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
@@ -24,7 +24,7 @@ from dpppl.types import Tree
 from dpppl.validation import fraction
 
 
-def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels: Labels) -> None:
+def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels: Labels = NO_LABELS) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
     print_summary(labels.apart(samples), prob=fraction(prob, name="prob"), group_by_chain=True)
     print(f"verdict: {verdict.line()}")

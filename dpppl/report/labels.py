@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.types import Document, Tree
+from dpppl.types import Tree
 
 _CURE = 'labels={"weights": ["age", "smoker=yes"]}'
 
@@ -82,10 +82,12 @@ class Labels:
             found |= apart or {site: value}
         return found
 
-    def coords(self, plates: Mapping[str, Sequence[str]], sites: Collection[str]) -> tuple[Document, Document]:
+    def coords(
+        self, plates: Mapping[str, Sequence[str]], sites: Collection[str]
+    ) -> tuple[dict[str, Tree], dict[str, list[str]]]:
         """`coords` and `dims` of ArviZ for `sites`; `plates`: by site, names of its leading axes, kept where labels agree."""
-        coords: Document = {}
-        dims: Document = {}
+        coords: dict[str, Tree] = {}
+        dims: dict[str, list[str]] = {}
         for site, own in self.axes.items():
             if site not in sites:
                 continue

@@ -228,8 +228,8 @@ class Budget:
 
     def together(self) -> Together | None:
         """The knowledge of an attacker who sees all runs of the ledger; None where this process has none."""
-        alone = isinstance(self.ledger, PrivacyLedger) and messages.count() == 1  # of several, one alone could say it
-        return self.ledger.together if alone else None
+        is_alone = messages.count() == 1  # of several processes, one alone could say it
+        return self.ledger.together if isinstance(self.ledger, PrivacyLedger) and is_alone else None
 
     def _named(self, what: str) -> str:
         return what if self.name is None else f"{self.name} ({what})"

@@ -150,13 +150,9 @@ class PrivateRunner(ABC):
         self.unit = Unit.of(self.privacy.unit, self.privacy.max_rows_per_unit)
         target = self.privacy.epsilon, self.privacy.delta
         self.name, self.labels = checked_name(name), labels
-        of_ledger = {
-            "ledger": self.privacy.ledger,
-            "reserve": self.privacy.reserve,
-            "unit": self.unit,
-            "name": self.name,
-        }
-        self.budget = Budget(*target, **of_ledger)
+        self.budget = Budget(
+            *target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit, name=self.name
+        )
         self.noise_multiplier = optional(positive, self.privacy.noise_multiplier, name="noise_multiplier")
         self.num_data = optional(positive_integer, self.privacy.num_data, name="num_data")
         self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)

@@ -1,5 +1,6 @@
 """Synthetic tables: what a schema encodes, rules that combine analyses, tables from the command line."""
 
+import argparse
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ from scipy import stats
 
 import dpppl
 from dpppl.contrib import synthetic
+from dpppl.contrib.cli import tables
 from dpppl.contrib.cli.main import main
 from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 from dpppl.errors import ConfigurationError
@@ -396,6 +398,29 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     assert 0.5 < low < 1.5 < high
     assert main(command) == 1 and "exists" in capsys.readouterr().err
     assert main([*command[:-6], "--datasets", "3", "--out", str(tmp_path / "new"), "--ledger", str(tmp_path)]) == 1
+
+
+def test_files_with_other_separators_and_decimals_are_read(tmp_path, capsys):
+    schema = Schema((Category("sex", ("F", "M")), Number("weight", 0, 200)))
+    file = tmp_path / "t.csv"
+    file.write_text("sex;weight\nF;61,5\nM;80.5\nM;80\n")
+
+    def read(separator, decimal):
+        return tables._read(argparse.Namespace(file=file, separator=separator, decimal=decimal), schema)
+
+    table, count = read(";", ",")
+    columns, gaps = schema.encoded(table)
+    assert count == 3 and columns["weight"][0] == np.float32(-0.385) and np.isnan(gaps).tolist() == [False, True, False]
+    assert "weight are numbers" in (note := capsys.readouterr().err) and "such as 1.5, or a date" in note
+    with pytest.raises(ConfigurationError, match="write --separator ';' --decimal ','"):
+        read(None, ".")
+    for separator, decimal, words in (
+        (None, ",", "both ','"),
+        (";;", ".", "--separator is one"),
+        (";", "", "--decimal is one"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            read(separator, decimal)
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ def mixing(
             axes.plot(times, heights, color=colour, lw=0.7, ls=style)
         axes.axhline(row + 0.5, color=GREY, linewidth=0.5)
         axes.text(1.02, row, words[name], transform=axes.get_yaxis_transform(), va="center", fontsize="small")
-    named = Labels.of(labels, {site: np.shape(value)[2:] for site, value in samples.items()}).named
+    named = Labels.of(labels, {site: np.asarray(value).shape[2:] for site, value in samples.items()}).named
     axes.set(yticks=range(len(names)), yticklabels=map(named, names), ylim=(len(names) - 0.5, -0.5), xlim=(0, 1))
     axes.set_xlabel("share of the draws" if weights is None else "time of the diffusion, as a share")
     return axes
