@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from time import perf_counter, process_time
 
 import jax
 from numpyro.infer.autoguide import AutoNormal
 
 from dpppl.accounting import plan
+from dpppl.accounting.planning import Option, Plan
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.split import SplitModel
@@ -16,6 +18,7 @@ from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
 from dpppl.report.render import summary, table
+from dpppl.row_statistics.coordinates import MOST_FULL
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.duration import Duration
 from dpppl.svi.binding import bind_objective
@@ -70,8 +73,8 @@ def check(
     - **target_epsilon**, **target_delta** - the budget that forecasts are for.
 
     Guarantee: no value of a private argument is read, and nothing is charged.
-    Widths are forecasts of `accounting.plan` for one typical direction. Times are of full batches on an idle core, with
-    tracing, the proof and compilation, from the equations of a row's program: good to a factor of about two.
+    Widths are forecasts of `accounting.plan` for one typical direction. Times are of full batches, with tracing, the proof and
+    compilation, from the equations of a row's program and from how busy the machine is now: good to a factor of about two.
     Raises UnsupportedModelError or ConfigurationError where no method can run.
 
     >>> import dpppl, numpy as np, numpyro, numpyro.distributions as dist
@@ -126,7 +129,7 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
         "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
         "SVI": lambda: bind_objective(svi, key, args, kwargs)[0],
     }
-    size = sum(math.prod(s.shape) for s in split.latents.values())
+    size, busy, accesses = sum(math.prod(s.shape) for s in split.latents.values()), _Clock(), None
     found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,))
     for name, attempt in tried.items():
         try:
@@ -139,17 +142,39 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
         if option is None:
             yield name, f"runs, but epsilon {epsilon:g} shows nothing: {found.reason}"
             continue
-        width = option.interval / found.interval_without_privacy
-        cover = (
-            "; a chain this short shows no spread"
-            if option.coverage is None
-            else f"; its own 90 % intervals cover about {option.coverage:.2f}"
-        )
         of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, BoundModel) else ()
         rate = svi.mechanism_for(bound).subsampling.rate if isinstance(bound, Objective) else 1.0
         time = Duration.of(split, rate * option.row_gradients, *of_rows)
-        lasts = f"about {time.start + time.accesses:.2g} s, and {time.again + time.accesses:.2g} s when repeated in one process"
-        lasts += f", {time.chains:.2g} s more where NUTS draws" if time.chains else ""
+        if isinstance(bound, BoundModel):
+            accesses = time
+        elif accesses is not None and size <= MOST_FULL:
+            time = time.after(accesses)
         wide = f"; the model is wide: clipping is flat, and a step takes {rate * split.num_rows:,.0f} rows"
-        lasts += wide if isinstance(bound, Objective) and bound.wide_scale is not None else ""
-        yield name, f"runs; {lasts}; an honest interval is {width:.2g} times as wide as without privacy{cover}"
+        wide = wide if isinstance(bound, Objective) and bound.wide_scale is not None else ""
+        yield name, f"runs; {time.words(busy.ratio())}{wide}; {_width(option, found)}"
+
+
+def _width(option: Option, found: Plan) -> str:
+    """The forecast of a method's intervals."""
+    width = option.interval / found.interval_without_privacy
+    times = f"{width:.2f} times as wide as without privacy" if width >= 1.005 else "hardly wider than without privacy"
+    if option.coverage is None:
+        return f"its mean alone, known to an interval {times}: {option.num_steps:,} steps are too short a chain for a spread"
+    if option.method == "NoiseAware":
+        return f"90 % intervals {times}, for each latent that the rows inform; {found.read_from}"
+    if option.coverage < 0.85:
+        return (
+            f"its mean alone: its 90 % intervals would cover {option.coverage:.2f}, and one that covers .90 is {times}"
+        )
+    return f"90 % intervals {times}, which cover about {option.coverage:.2f}"
+
+
+class _Clock:
+    """By how much this machine is slower now than an idle core: seconds that went by over those of the processor."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter(), process_time()
+
+    def ratio(self) -> float:
+        passed, worked = perf_counter() - self._began[0], process_time() - self._began[1]
+        return max(1.0, passed / max(worked, 1e-3))

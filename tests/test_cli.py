@@ -166,6 +166,25 @@ def test_errors_are_those_of_python_and_say_what_to_write(line, error, folder, c
     assert re.match(r"\w+Error: ", told.err) and error in told.err and not told.out
 
 
+@pytest.mark.parametrize("run", ["noise=100 steps=400", "noise=100; steps=400", "noise=100  steps=400"])
+def test_a_missing_comma_is_named_with_the_run_that_works(run, folder, capsys):
+    assert main(["plan", "--compare", run, "--delta", "1e-5"]) == 1
+    assert 'lacks a comma between noise=... and the next: write "noise=100,steps=400"' in capsys.readouterr().err
+    assert main(["plan", "--compare", "noise=100,steps=400", "--delta", "1e-5"]) == 0
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"dpppl {dpppl.__version__}\n"
+
+
+def test_headers_of_a_plan_have_units(capsys):
+    main("plan --num-data 20000 --epsilon 1 --delta 1e-5 --rate 1 --steps 400".split())
+    header = capsys.readouterr().out.splitlines()[1]
+    assert "seconds" in header and "noise/norm" in header and "diffusion time" in header and "time h" not in header
+
+
 def test_a_changed_line_of_a_ledger_is_seen(folder, capsys):
     path = Path("survey.ledger")
     path.write_text(path.read_text().replace("400", "300"))

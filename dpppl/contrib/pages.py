@@ -59,7 +59,7 @@ def page(document: Document, verdict: str | None = None) -> str:
         axes.plot(costs["delta"], costs["epsilon"], color=BLUE)
         figures.append((_svg(axes), "Each point is a guarantee; all hold at once."))
     noise = "; ".join(line for line in document["assumptions"] if "noise" in line.lower() or "keys" in line)
-    title = f"Privacy report: {document['method']}"
+    title = f"Privacy report: {document.get('name') or document['method']}"
     return _page(**document, title=title, figures=figures, questions=ABOUT, implementation=noise, verdict=verdict)
 
 

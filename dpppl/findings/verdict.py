@@ -11,6 +11,7 @@ import numpy as np
 
 from dpppl.errors import UnconvergedWarning, concluding, warn
 from dpppl.report import render
+from dpppl.report.labels import NO_LABELS, Labels
 
 Array = np.ndarray
 REFUSED = "do not read"
@@ -74,11 +75,18 @@ class Verdict(ABC):
 
     otherwise: ClassVar[str]
     """The words of a run without a grave finding."""
+    labels: Labels = NO_LABELS
+    """Of elements."""
 
     @property
     @abstractmethod
     def findings(self) -> Sequence[Finding]:
         """All findings, in order of precedence: see `found`."""
+
+    def by_label(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Findings by the labels of elements."""
+        named = self.labels.named
+        return [replace(f, words=named(f.words), cure=named(f.cure), latent=named(f.latent)) for f in findings]
 
     @property
     def by_site(self) -> Mapping[str, Array]:
@@ -127,11 +135,20 @@ class Verdict(ABC):
 
 
 def sites_with(word: str, words: Mapping[str, Array]) -> tuple[int, str]:
-    """How many elements have a word, and the names of their sites, at most six.
+    """How many elements have a word, and their names, at most six; a site is named where all of its elements have it.
 
-    - **words** - by site, a word for each element."""
-    counts = {site: int(np.sum(own == word)) for site, own in words.items()}
-    return sum(counts.values()), few([site for site, count in counts.items() if count])
+    - **words** - by site, a word for each element.
+
+    >>> sites_with("read", {"w": np.array(["read", "prior"]), "mu": np.array("read")})
+    (2, 'w[0], mu')"""
+    has, names = {site: own == word for site, own in words.items()}, list[str]()
+    for site, own in has.items():
+        names += (
+            [site]
+            if np.size(own) and np.all(own)
+            else [f"{site}[{','.join(map(str, place))}]" for place in np.argwhere(own)]
+        )
+    return sum(int(np.sum(own)) for own in has.values()), few(names)
 
 
 def few(names: Sequence[str]) -> str:

@@ -102,6 +102,13 @@ class PrivacyFilter:
         """The sum of failure probabilities that the budget has room for."""
         return self.failure_share * self.delta / (1.0 + math.exp(self.epsilon))
 
+    @property
+    def advantage(self) -> float:
+        """The largest advantage of an attacker who sees all that this budget admits."""
+        if self.full_batch_only:
+            return math.erf(math.sqrt(self.bounds[0] / 8.0))
+        return math.tanh(self.epsilon / 2.0) + 2.0 * self.delta / (math.exp(self.epsilon) + 1.0)
+
     @functools.cached_property
     def bounds(self) -> Costs:
         """The largest value of each count."""
@@ -115,7 +122,8 @@ class PrivacyFilter:
         if self.full_batch_only:
             return "exact Gaussian filter for accesses of all rows, none subsampled"
         orders = " and ".join(f"{alpha:g}" for alpha, _ in self.orders)
-        return f"Gaussian filter while no access is subsampled, Renyi filter at orders {orders}"
+        words = f"Gaussian filter while no access is subsampled, Renyi filter at orders {orders}"
+        return f"{words}; full_batch_only=True at its making has no such loss, and no subsampled run"
 
     def cost(self, events: Sequence[GaussianEvent]) -> Costs:
         """The counts of accesses. Raises ConfigurationError for events that this rule has no bound for."""

@@ -16,7 +16,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.ledger import store
 from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book, this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
-from dpppl.ledger.report import LedgerReport, epsilon_of_plan, report_of
+from dpppl.ledger.report import LedgerReport, Together, epsilon_of_plan, report_of, together
 from dpppl.ledger.store import Session
 from dpppl.validation import checked, checked_fields
 
@@ -262,6 +262,11 @@ class PrivacyLedger:
     def spent(self) -> float:
         """Epsilon at the ledger's delta that all charges would have as one plan made in advance: for information."""
         return epsilon_of_plan(self.events, self.delta)
+
+    @property
+    def together(self) -> Together:
+        """The knowledge of an attacker who sees the results of all runs."""
+        return together(self._read())
 
     @checked
     def report(self) -> LedgerReport:

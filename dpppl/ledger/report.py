@@ -2,6 +2,7 @@
 
 import functools
 import html
+import math
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -34,6 +35,31 @@ class LedgerRun:
     planned_epsilon: float | None
 
 
+@dataclass(frozen=True)
+class Together:
+    """The knowledge of an attacker who sees the results of all runs of a ledger, and all other records.
+
+    - **runs** - how many there are.
+    - **right** - how often at most a guess is right whether one record was used, as if all had been planned in advance.
+    - **right_in_the_end** - the same when the budget is used up, whatever the runs are chosen by."""
+
+    runs: int
+    right: float
+    right_in_the_end: float
+
+    def __str__(self) -> str:
+        runs = ("no run", "the one run")[self.runs] if self.runs < 2 else f"all {self.runs} runs"
+        return (
+            f"whoever sees the results of {runs} so far can tell in at most {_of_hundred(self.right)} of 100 cases whether a "
+            f"record was used, and in at most {_of_hundred(self.right_in_the_end)} at the budget's end; a coin is right in 50"
+        )
+
+
+def _of_hundred(share: float) -> str:
+    """A share of 100, rounded up: a bound stays one."""
+    return f"{math.ceil(1000.0 * share - 1e-6) / 10.0:g}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LedgerReport:
     """The state of a budget. `str(report)` is the text, `to_dict()` is ready for JSON.
@@ -45,6 +71,7 @@ class LedgerReport:
     - **spent** - for information: epsilon at `delta` that all charges would have as one plan made in advance.
     - **used** - the share of the budget that charges and reservations take up by the rule that admits.
     - **remaining** - epsilon at `delta`, alone, of the largest run on full batches that would still be admitted.
+    - **together** - what all runs let an attacker know.
     - **runs** - the runs, in order."""
 
     name: str | None
@@ -58,6 +85,7 @@ class LedgerReport:
     spent: float
     used: float
     remaining: float
+    together: Together
     runs: tuple[LedgerRun, ...]
 
     @property
@@ -75,6 +103,16 @@ class LedgerReport:
             "ledger."
         )
 
+    @property
+    def _squares(self) -> str:
+        """Why what is left is no difference."""
+        if not 0.0 < self.used < 1.0:
+            return ""
+        left = f"{100 * self.used:.3g} % is used, {100 * (1 - self.used):.3g} %"
+        return (
+            f", not {self.epsilon:g} - {self.spent:.4g}: squares of epsilon add up, roughly; of the budget {left} left"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, and the statement, as plain values."""
         return {**asdict(self), "runs": [asdict(run) for run in self.runs], "statement": self.statement}
@@ -88,7 +126,8 @@ class LedgerReport:
             f"  budget     epsilon {self.epsilon:g} at delta {self.delta:g}, {self._relation}",
             f"  rule       {self.rule}",
             f"  spent      epsilon {self.spent:.4g}; {100 * self.used:.3g} % of the budget is used or reserved",
-            f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone",
+            f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone{self._squares}",
+            f"  attacker   {self.together}",
             *("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows),
             self.statement,
         ]
@@ -119,13 +158,29 @@ def report_of(book: Book, path: str) -> LedgerReport:
         name=book.header["name"], path=path, created=book.header["created"], epsilon=rule.epsilon, delta=rule.delta,
         neighboring_relation=rule.neighboring_relation, unit=str(book.header.get("unit", "row")),
         rule=rule.describe(), spent=epsilon_of_plan(book.events, rule.delta), used=rule.used(total),
-        remaining=rule.remaining(total), runs=runs,
+        remaining=rule.remaining(total), together=together(book), runs=runs,
     )  # fmt: skip
+
+
+def together(book: Book) -> Together:
+    """Bound what all charged runs let an attacker know."""
+    charged = {name.removesuffix(".norms") for name, run in book.runs.items() if run.charged}
+    return Together(len(charged), (1.0 + _advantage(book.events)) / 2.0, (1.0 + book.rule.advantage) / 2.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _advantage(events: Events) -> float:
+    return accounting.delta(merged(events), 0.0) if events else 0.0
 
 
 @functools.lru_cache(maxsize=1024)
 def epsilon_of_plan(events: Events, delta: float) -> float:
-    """Epsilon of events that were planned together; accesses of one kind are merged, which spares the accountant much."""
+    """Epsilon of events that were planned together."""
+    return accounting.epsilon(merged(events), delta) if events else 0.0
+
+
+def merged(events: Events) -> Events:
+    """Events with accesses of one kind merged, which spares the accountant much."""
     counts: dict[GaussianEvent, Counter[float]] = defaultdict(Counter)
     failures: dict[GaussianEvent, float] = defaultdict(float)
     selections = [event for event in events if isinstance(event, SelectionEvent)]
@@ -136,9 +191,8 @@ def epsilon_of_plan(events: Events, delta: float) -> float:
         failures[kind] += event.failure_probability
         for sigma, count in event.noise_multipliers:
             counts[kind][sigma] += count
-    merged = [
+    each_kind = [
         replace(kind, noise_multipliers=tuple(sorted(pairs.items())), failure_probability=failures[kind])
         for kind, pairs in counts.items()
     ]
-    planned = [*merged, *selections]
-    return accounting.epsilon(planned, delta) if planned else 0.0
+    return (*each_kind, *selections)

@@ -16,6 +16,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.measured import Arrival, Measured, measure
 from dpppl.mcmc.verdict import Reading, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree
 from dpppl.validation import fraction
@@ -32,7 +33,8 @@ class Outcome:
     - **failed** - numbers of the chains with values that are not finite.
     - **weights** - of the samples, (chains, draws); see `MCMC.get_weights`.
     - **sites** - samples of all sites, those included that the caller leaves out.
-    - **prior** - makes prior draws of these sites; None in a pickle."""
+    - **prior** - makes prior draws of these sites; None in a pickle.
+    - **labels** - of elements of latents, unconstrained."""
 
     last_state: Tree
     samples: dict[str, Tree]
@@ -41,6 +43,7 @@ class Outcome:
     sites: BySite
     prior: Callable[[], dict[str, np.ndarray]] | None
     measured: tuple[Measured, Arrival] | None = None
+    labels: Labels = NO_LABELS
 
     @classmethod
     def of(
@@ -91,7 +94,8 @@ class Outcome:
         """Which elements may be read."""
         assert self.prior is not None
         with TRACING:
-            return reading(self.sites, *self._measured, self.prior())
+            found = reading(self.sites, *self._measured, self.prior())
+            return replace(found, labels=self.labels)
 
     @cached_property
     def refusals(self) -> list[str]:
@@ -101,7 +105,7 @@ class Outcome:
         sites = refused_alone(self.sites, measured, arrival)
         alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
         every = ranked([*([] if counted is None else counted.findings), *measured.of_norm, *alone])
-        return [str(each) for each in every if each.level == Level.REFUSED]
+        return [self.labels.named(str(each)) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:
         assert self.reading  # a pickle holds it instead of the model
@@ -109,8 +113,8 @@ class Outcome:
 
 
 def print_table(
-    samples: Tree, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int
-) -> None:
+    samples: Tree, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int, labels: Labels
+) -> None:  # fmt: skip
     """Print weighted mean, sd and quantiles and the verdict of the first `max_rows` elements; n_eff and r_hat ignore the
     weights.
 
@@ -132,7 +136,9 @@ def print_table(
                 quantiles = np.quantile(draws, (0.5, low, high), weights=weights / weights.sum(), method="inverted_cdf")
                 columns = [mean, std, *quantiles, *mixing(draws)]
             name = site + (f"[{','.join(map(str, index))}]" if index else "")
-            lines.append([name, *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])])
+            lines.append(
+                [labels.named(name), *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])]
+            )
     width = max((len(line[0]) for line in lines), default=0)
     print("\n" + " " * width + "".join(f"{title:>10}" for title in header) + "  verdict")
     for name, *numbers, verdict in lines:

@@ -68,6 +68,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     - **print_cost** - print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are sharded; rows that are sharded
       already stay as they lie.
+    - **name**, **labels** - of the analysis, for report and ledger; of elements, for all output: {"w": ["age", "smoker=yes"]}.
 
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples, states,
     extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values. After `run` the
@@ -237,6 +238,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         )  # fmt: skip
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
+            self._label(bound.split)
         check_num_data(kernel.num_data, bound.split.num_rows)
         counted = self._counted if resume is self._warmed else None  # of a warmup that has just ended
         opened: Session | None = None
@@ -299,6 +301,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             return proved(constrain, shapes, chains.public, num_rows=split.num_rows)
 
     def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
+        ended = replace(ended, labels=self._names)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
@@ -380,8 +383,9 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
+        self._print_name()
         if ended.weights.size:
-            print_table(samples, self.get_weights(), prob, words, max_rows)
+            print_table(samples, self.get_weights(), prob, words, max_rows, self._labels)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
         print("\n".join(ended.reading.of_sites(samples).lines))
@@ -403,4 +407,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self._ended("to_arviz")
         samples = jax.tree.map(np.asarray, self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged))
         stats = {"weight": self.get_weights()}
-        return to_inference_data(samples, self.privacy_report(), self._dims, coords, dims, sample_stats=stats)
+        return to_inference_data(
+            samples, self.privacy_report(), self._dims, coords, dims, self._labels, sample_stats=stats
+        )

@@ -8,8 +8,20 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.findings.counted_rows import BIASED, IGNORED
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, found, note, refused, sites_with
+from dpppl.findings.verdict import (
+    REFUSED,
+    Finding,
+    Found,
+    Level,
+    Verdict,
+    care,
+    found,
+    note,
+    refused,
+    sites_with,
+)
 from dpppl.mcmc.measured import Arrival, Measured
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import BySite
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
@@ -79,11 +91,13 @@ class Reading(Verdict):
 
     - **words** - by site, the verdict on each element, constrained.
     - **learned** - by site, "learned", "partly" or "prior" for each element that has arrived, else "".
-    - **measured** - of the run."""
+    - **measured** - of the run.
+    - **labels** - of elements."""
 
     words: dict[str, Array]
     learned: dict[str, Array]
     measured: Measured
+    labels: Labels = NO_LABELS
 
     otherwise = "all elements have arrived"
 
@@ -94,7 +108,7 @@ class Reading(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        return found(self, of_rows, of_elements, of_data)
+        return self.by_label(found(self, of_rows, of_elements, of_data))
 
     def of_sites(self, sites: Iterable[str]) -> "Reading":
         """The verdict on the elements of some sites."""

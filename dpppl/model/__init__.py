@@ -27,6 +27,7 @@ Responses that a model could give, for centred clipping and NoiseAware.
     own_values        whether observed values are a row's own, so that others may be drawn instead
     supports          which responses a distribution cannot produce, and how to code them
     censoring_checks  whether sites declare when their rows would have been censored
+    laws              laws of responses and latents in words
     responses         the responses that a model could have given for a row
     units             all rows of a person as one record
 """

@@ -16,6 +16,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
 from dpppl.runs.driver import TRACING
@@ -23,9 +24,9 @@ from dpppl.types import Tree
 from dpppl.validation import fraction
 
 
-def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None:
+def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels: Labels = NO_LABELS) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
-    print_summary(samples, prob=fraction(prob, name="prob"), group_by_chain=True)
+    print_summary(labels.apart(samples), prob=fraction(prob, name="prob"), group_by_chain=True)
     print(f"verdict: {verdict.line()}")
     for line in [*verdict.refusals, *verdict.doubts][1:] + [*filter(None, [verdict.released])]:
         print(f"verdict: {line}")
@@ -70,18 +71,20 @@ def drawn(
         return Drawn(mixture, z, problem, is_modelled), bound.constrain(z, bound.public)
 
 
-def judged(settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, of: Drawn) -> Verdict:
-    """The verdict on a posterior."""
+def judged(
+    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, of: Drawn, labels: Labels
+) -> Verdict:  # fmt: skip
+    """The verdict on a posterior, whose coordinates have these labels."""
     coordinates, prior, z = bound.coordinates, releases.prior, of.z
-    names, num_rows = coordinates.names(), bound.split.num_rows
+    sites, num_rows = {labels.named(name): site for name, site in coordinates.site_of.items()}, bound.split.num_rows
     codes = bound.codes + (() if settings.weights is None else (settings.weights.code,))
-    verdict = Verdict.from_releases(found, of.mixture.moments(), prior, names, num_rows, settings.rows_per_unit)
+    verdict = Verdict.from_releases(found, of.mixture.moments(), prior, [*sites], num_rows, settings.rows_per_unit)
     with TRACING:
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         return replace(
-            verdict, sampler=of.problem, beyond=words, sites=coordinates.site_of, through=coordinates.through,
+            verdict, sampler=of.problem, beyond=words, sites=sites, labels=labels, through=coordinates.through,
             symmetric=bound.symmetric, unnamed=bound.unnamed, codes=codes, poisson=bound.poisson,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not of.is_modelled),
         )  # fmt: skip

@@ -65,6 +65,7 @@ class NoiseAware(NoiseAwareSettings):
       charge, on as many devices. It holds the run's key: keep it secret.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
+    - **name**, **labels** - of the analysis, for report and ledger; of elements, for all output: {"w": ["age", "smoker=yes"]}.
     - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong.
     - **weights**, **max_weight** - the name under which `run` gets a private column of survey weights, and their public cap. A
       row's clipped score is multiplied by min(weight, cap) / cap, so sensitivity stays as it is; the width is a sandwich.
@@ -107,6 +108,7 @@ class NoiseAware(NoiseAwareSettings):
         bound = bind(self, args, kwargs, run.key)
         rows, public, coordinates, dimension = bound.rows, bound.public, bound.coordinates, bound.coordinates.dimension
         charge, scale = run_charge(self, dimension, bound.split.num_rows, run.run_id)
+        self._label(bound.split)
         with TRACING:
             prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
@@ -178,7 +180,7 @@ class NoiseAware(NoiseAwareSettings):
             self._mixture, self._samples, self._verdict = found_posterior.mixture, samples, None
             self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {again}"):
-            self._verdict = conclusion.judged(*given, found_posterior)
+            self._verdict = conclusion.judged(*given, found_posterior, self._names)
 
     @property
     def releases(self) -> Released:
@@ -211,10 +213,11 @@ class NoiseAware(NoiseAwareSettings):
         - **prob** - the mass of the intervals.
         - **exclude_deterministic** - whether to leave out deterministic sites."""
         after_run(self._samples, "print_summary")
+        self._print_name()
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
-        conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
+        conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob, self._labels)
 
     @checked
     def bayes_factor(self, element: str, value: float = 0.0, *, allow_unconverged: bool = False) -> float:
@@ -223,7 +226,7 @@ class NoiseAware(NoiseAwareSettings):
         The ratio of posterior to prior density at the value (Dickey 1971), both in closed form: the posterior is a mixture of
         normal laws and counts the privacy noise. Free: a function of the releases and public values.
 
-        - **element** - a latent, with its index where it is an array: "mu", "weights[2]", "w[0,1]".
+        - **element** - a latent, with its index or label where it is an array: "mu", "weights[2]", "w[0,1]".
         - **value** - the null's value, in the latent's own unit.
         - **allow_unconverged** - whether to answer without an UnconvergedWarning where the verdict refuses the posterior.
 
@@ -233,7 +236,8 @@ class NoiseAware(NoiseAwareSettings):
         name = "bayes_factor"
         mixture = after_run(self._mixture, name)
         coordinates, releases = after_run(self._coordinates, name), after_run(self._releases, name)
-        names = coordinates.names()
+        names = [*map(self._names.named, coordinates.names())]
+        element = self._names.named(element)
         if not releases.is_normal or element not in names:
             known = f"elements: {', '.join(names[:6])}" if releases.is_normal else "the coordinates have other priors"
             raise ConfigurationError(
@@ -242,7 +246,7 @@ class NoiseAware(NoiseAwareSettings):
             )
         warn_of(lambda: self.verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
         number, prior = names.index(element), releases.prior
-        split, site, transforms = coordinates.split, coordinates.site_of[element], {}
+        split, site, transforms = coordinates.split, [*coordinates.site_of.values()][number], {}
 
         def visit(site: Document, transform: Distribution) -> Tree:
             transforms[site["name"]] = transform
@@ -291,4 +295,4 @@ class NoiseAware(NoiseAwareSettings):
         """
         after_run(self._samples, "to_arviz")
         found = halves(self.get_samples(allow_unconverged=allow_unconverged))
-        return to_inference_data(found, self.privacy_report(), self._dims, coords, dims)
+        return to_inference_data(found, self.privacy_report(), self._dims, coords, dims, self._labels)

@@ -11,6 +11,7 @@ from dpppl.findings.directions import add_up
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import LEAST_LEARNED, Measured
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.report.render import table
 from dpppl.row_statistics.fit import SURE, certain
 
@@ -23,7 +24,11 @@ _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict(Measured, verdict.Verdict):
-    """The verdict on a run: `CHECKS` on its numbers."""
+    """The verdict on a run: `CHECKS` on its numbers.
+
+    - **labels** - of elements."""
+
+    labels: Labels = NO_LABELS
 
     otherwise = "the releases agree with each other and with the model"
 
@@ -48,7 +53,7 @@ class Verdict(Measured, verdict.Verdict):
         word = lambda share: "prior" if share < LEAST_LEARNED else "learned" if share > 0.5 else "partly"  # noqa: E731
         found = [(name, word(share)) for name, share in self.learned.items()]
         for site, words in self.beyond.items():
-            found += [(f"{site}{list(i) if i else ''}", one) for i, one in np.ndenumerate(words)]
+            found += [(self.labels.named(f"{site}{list(i) if i else ''}"), one) for i, one in np.ndenumerate(words)]
         return [(name, REFUSED) for name, _ in found] if self.refusals else found
 
     @property

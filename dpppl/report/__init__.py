@@ -5,6 +5,7 @@
     version         the version of the package
     provenance      where keys and starting values come from, and how far a run got
     risk            limits on attacks: the headline, mu, error rates
+    labels          labels of elements in place of their numbers
     render          the report as text and as a notebook's cell
     report          PrivacyReport: a core, and the details of a method
     inference_data  ArviZ's InferenceData, without groups that hold private rows

@@ -13,6 +13,8 @@ SCHEMA_VERSION = "1.0"
 ABOUT = {
     "data_name": "What are the data, and whose records are they?",
     "record": "What is one row, and how many rows may one person have?",
+    "variables": "What are the variables, in which units?",
+    "model": "What does the model say, in words?",
     "purpose": "What are the results for?",
     "actors": "Who holds the data, who sees the results, and who is trusted with what?",
     "justification": "Why are this epsilon and delta, or this advantage, acceptable here?",

@@ -14,6 +14,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.book import Events
+from dpppl.ledger.report import Together
 from dpppl.report import render, risk
 from dpppl.report.provenance import KeySource, Provenance, Status
 from dpppl.report.version import VERSION
@@ -92,11 +93,14 @@ class PrivacyReport:
     - **num_data** - the declared number of rows.
     - **num_rows** - number of rows of the arrays that ran.
     - **variables**, **latents** - the private arguments with their numbers of a row, and the model's latents with their elements.
+    - **laws** - of the model's responses and latents, in words.
     - **assumed_public** - what the model captured, and its arguments that are not private, by name and type.
     - **ledger** - the ledger's own words, where there is one.
     - **left_out** - what was run and is not in the numbers, said first.
     - **unit** - what a unit of privacy is.
     - **placement** - where the rows lay, in words, if not on one device.
+    - **name** - of the analysis.
+    - **together** - what all runs of the ledger let an attacker know.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
     (`unit`) under the stated relation, if the stated assumptions hold."""
@@ -111,11 +115,14 @@ class PrivacyReport:
     num_rows: int | None = None
     variables: tuple[str, ...] = ()
     latents: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
     ledger: str | None = None
     left_out: tuple[str, ...] = ()
     unit: Unit = ROW
     placement: str | None = None
+    name: str | None = None
+    together: Together | None = None
 
     @property
     def status(self) -> Status:
@@ -252,10 +259,12 @@ class PrivacyReport:
             ]
         cap = "" if self.mechanism.batch_cap is None else f"; cap {self.mechanism.batch_cap} rows"
         return [
+            *([] if self.name is None else [("name", self.name)]),
             ("method", f"{self.method}, {self.status}"),
             *self._of_data(),
             *headline,
             *risk.risk_rows(self.risk),
+            *([] if self.together is None else [("all runs of the ledger", str(self.together))]),
             ("neighbouring data sets", self.unit.relation(self.mechanism.neighboring_relation)),
             ("unit of privacy", self.unit.describe()),
             ("trust", "whoever runs this sees the data (central); all others see what is released"),
@@ -268,7 +277,11 @@ class PrivacyReport:
 
     def _of_data(self) -> list[tuple[str, str]]:
         """Lines on the data and the model."""
-        named = [("variables", self.variables), ("latents of the model", self.latents)]
+        named = [
+            ("variables", self.variables),
+            ("latents of the model", self.latents),
+            ("laws of the model", self.laws),
+        ]
         lines = [(name, _listed(values)) for name, values in named if values]
         return lines if self.num_units is None else [("records", f"{self.num_units:,}; this number is public"), *lines]
 

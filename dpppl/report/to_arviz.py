@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.report.labels import Labels
 from dpppl.report.report import PrivacyReport
 from dpppl.types import Document, Foreign, Tree
 
@@ -17,12 +18,13 @@ def halves(draws: Mapping[str, object]) -> dict[str, np.ndarray]:
 
 def to_inference_data(
     posterior: Mapping[str, object], report: PrivacyReport, plates: Mapping[str, Sequence[str]],
-    coords: Document | None, dims: Document | None, **groups: Tree,
+    coords: Document | None, dims: Document | None, labels: Labels, **groups: Tree,
 ) -> Foreign:  # fmt: skip
     """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows.
 
     - **plates** - by site, names of its leading axes.
     - **coords**, **dims** - as ArviZ takes them; `dims` replaces the names of plates, site by site.
+    - **labels** - of elements, where `coords` gives no others.
 
     Raises ConfigurationError where these do not fit the samples."""
     import arviz
@@ -31,7 +33,9 @@ def to_inference_data(
     groups = dict[str, Tree](posterior=dict(posterior)) | groups
     if not all(given is None or isinstance(given, Mapping) for given in (coords, dims)):
         raise ConfigurationError('coords and dims are dicts: coords={"group": labels}, dims={"effect": ["group"]}.')
-    axes = {site: list(names) for site, names in plates.items() if site in posterior} | dict(dims or {})
+    axes = {site: list(names) for site, names in plates.items() if site in posterior}
+    own_coords, own_dims = labels.coords(axes, posterior)
+    axes, coords = axes | own_dims | dict(dims or {}), own_coords | dict(coords or {})
     shapes = {site: getattr(value, "shape", ())[2:] for site, value in posterior.items()}
     try:
         if any(len(axes[site]) > len(shapes[site]) for site in axes):

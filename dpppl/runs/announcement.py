@@ -30,8 +30,9 @@ def announce(
         total = f", in all {epsilon((*before, *report.events)):.4g} with what was spent before," if before else ""
         relation = unit.relation(report.mechanism.neighboring_relation)
         spent, most = epsilon(report.events), LARGEST_MEANINGFUL_EPSILON
+        called = "This run" if report.name is None else f"This run, '{report.name}',"
         little = f". An epsilon above {most:g} bounds next to nothing: raise the noise" if spent > most else ""
-        print(f"This run will spend epsilon = {spent:.4g}{total} at delta = {delta:g}: {relation}{little}.")
+        print(f"{called} will spend epsilon = {spent:.4g}{total} at delta = {delta:g}: {relation}{little}.")
         for line in filter(None, times):
             print(line)
         for note in () if before else notes:  # once

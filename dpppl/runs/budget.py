@@ -19,6 +19,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError,
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.ledger.report import Together
 from dpppl.processes import messages
 from dpppl.runs import watching
 from dpppl.types import Tree
@@ -108,6 +109,7 @@ class Budget:
     - **ledger** - the account of the data themselves, which must agree to every run as well.
     - **reserve** - the share of the target, in [0, 1), that calibrated runs leave for queries and later runs.
     - **unit** - whose loss the target bounds.
+    - **name** - of the analysis, for the ledger.
 
     Guarantee: reservations and charges together never exceed the target, with any number of threads. A run is admitted and
     reserved in one step. It is charged before each chunk of its accesses, and returns the reservation of steps that did not
@@ -116,6 +118,7 @@ class Budget:
     def __init__(
         self, target_epsilon: float | None = None, target_delta: float | None = None, *,
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None, reserve: float = 0.0, unit: Unit = ROW,
+        name: str | None = None,
     ) -> None:  # fmt: skip
         target_epsilon, target_delta, reserve = plain(target_epsilon), plain(target_delta), plain(reserve)
         check_target(target_epsilon, target_delta)
@@ -124,7 +127,7 @@ class Budget:
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
-        self.ledger, self.unit = ledger_of(ledger), unit
+        self.ledger, self.unit, self.name = ledger_of(ledger), unit, name
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
         if target_epsilon is not None and target_epsilon > LARGEST_MEANINGFUL_EPSILON:
@@ -231,6 +234,14 @@ class Budget:
             f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; {left}Runs outside the ledger add to this."
         )
 
+    def together(self) -> Together | None:
+        """The knowledge of an attacker who sees all runs of the ledger; None where this process has none."""
+        is_alone = messages.count() == 1  # of several processes, one alone could say it
+        return self.ledger.together if isinstance(self.ledger, PrivacyLedger) and is_alone else None
+
+    def _named(self, what: str) -> str:
+        return what if self.name is None else f"{self.name} ({what})"
+
     def reserve_for(self, charges: Sequence[Charge], what: str, run_id: str | None = None) -> "Reservation":
         """Admit the charges and hold what they cost, in one step; in the ledger, too, where there is one.
 
@@ -239,7 +250,7 @@ class Budget:
         with self.lock:
             self.admit(charges, run_id)
             if self.ledger is not None:
-                self.ledger.reserve(name, events_of(charges), what)
+                self.ledger.reserve(name, events_of(charges), self._named(what))
             before = self.runs.get(name)  # what it was charged stays, whatever becomes of it now
             self.runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
             return Reservation(self, name)
@@ -256,7 +267,7 @@ class Budget:
                 claim()
             else:
                 events = events_of([all_of_it])
-                self.ledger.reserve(run_id, events, what)
+                self.ledger.reserve(run_id, events, self._named(what))
                 try:
                     if len(self.ledger.charged_steps(run_id)) != all_of_it.chains - 1:
                         raise KeyReuseError(

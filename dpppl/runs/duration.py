@@ -48,6 +48,18 @@ class Duration(NamedTuple):
             _START + 0.035 * len(every), 0.5 + 0.02 * len(every), _NUMBER * numbers * members * gradients, chains
         )
 
+    def after(self, frame: "Duration") -> "Duration":
+        """That of chains or of SVI whose frame makes the accesses of a NoiseAware run first."""
+        start, again = self.start + frame.start - _START, self.again + frame.again
+        return self._replace(start=start, again=again, accesses=self.accesses + frame.accesses)
+
+    def words(self, times: float) -> str:
+        """The seconds in words, on a machine that takes `times` an idle core's."""
+        shown = [times * seconds for seconds in (self.start + self.accesses, self.again + self.accesses, self.chains)]
+        first, again, chains = (f"{seconds:.2g}" if seconds < 100.0 else f"{seconds:,.0f}" for seconds in shown)
+        nuts = f", {chains} s more where NUTS draws" if self.chains else ""
+        return f"about {first} s, and {again} s when repeated in one process{nuts}"
+
     def line(self, is_normal: bool) -> str | None:
         """Return a line for a run that is about to begin, if it is long; `is_normal`: its prior, which needs no NUTS."""
         chains = 0.0 if is_normal else self.chains

@@ -4,7 +4,7 @@ import inspect
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -15,10 +15,12 @@ from dpppl.accounting.unit import Unit
 from dpppl.data.rows import checked_mesh, described
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.laws import laws
 from dpppl.model.split import SplitModel
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.report import render
+from dpppl.report.labels import Labels
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
@@ -66,11 +68,13 @@ class Inputs(NamedTuple):
     - **num_rows** - number of rows, None before the run.
     - **variables** - the private arguments and how many numbers a row has of each, in words.
     - **latents** - the model's latents and their numbers of elements, in words.
+    - **laws** - of responses and latents, in words.
     - **assumed_public** - what is taken for public, in words."""
 
     num_rows: int | None = None
     variables: tuple[str, ...] = ()
     latents: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
     assumed_public: tuple[str, ...] = ()
 
     @classmethod
@@ -81,7 +85,7 @@ class Inputs(NamedTuple):
         told = lambda sizes: tuple(name if n == 1 else f"{name} ({n:,})" for name, n in sizes.items())  # noqa: E731
         of_row = {name: math.prod(shape.shape[1:]) for name, shape in split.arguments.rows.items()}
         of_site = {name: math.prod(shape.shape) for name, shape in split.latents.items()}
-        return cls(split.num_rows, told(of_row), told(of_site), split.assumed_public)
+        return cls(split.num_rows, told(of_row), told(of_site), laws(split), split.assumed_public)
 
 
 class Facts(NamedTuple):
@@ -116,6 +120,8 @@ class PrivateRunner(ABC):
       charge. It holds the run's keys: keep it secret.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over.
+    - **name** - of the analysis, for the cost line, report and ledger.
+    - **labels** - of elements, public, by site: {"weights": ["age", "smoker=yes"]}. Summary, verdict, report and ArviZ show them.
 
     Raises ConfigurationError for settings that do not fit together."""
 
@@ -134,6 +140,7 @@ class PrivateRunner(ABC):
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None, reserve: float = 0.0, unit: str | None = None,
         max_rows_per_unit: int | None = None, num_data: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None, print_cost: bool = True, mesh: Mesh | None = None,
+        name: str | None = None, labels: Mapping[str, Sequence[object]] | None = None,
     ) -> None:  # fmt: skip
         short = Privacy(
             epsilon=target_epsilon, delta=target_delta, noise_multiplier=noise_multiplier, ledger=ledger, reserve=reserve,
@@ -142,10 +149,14 @@ class PrivateRunner(ABC):
         self.privacy = short if privacy is None else _alone(privacy, short)
         self.unit = Unit.of(self.privacy.unit, self.privacy.max_rows_per_unit)
         target = self.privacy.epsilon, self.privacy.delta
-        self.budget = Budget(*target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit)
+        self.name, self.labels = checked_name(name), labels
+        self.budget = Budget(
+            *target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit, name=self.name
+        )
         self.noise_multiplier = optional(positive, self.privacy.noise_multiplier, name="noise_multiplier")
         self.num_data = optional(positive_integer, self.privacy.num_data, name="num_data")
         self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
+        self._labels = self._names = Labels()  # of elements, and of those that have them unconstrained, too
         self._placement: str | None = None
         self._inputs, self._dims = Inputs(), dict[str, tuple[str, ...]]()
         self._provenance = Provenance()
@@ -158,6 +169,18 @@ class PrivateRunner(ABC):
     def grouped(self, model: Function, args: Tree, kwargs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
         """The model's arguments in units, where these are larger than a row. The run's `key` decides which rows are kept."""
         return grouped(model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
+
+    def _label(self, split: SplitModel) -> None:
+        """Keep `labels` for the elements of this model. Raises ConfigurationError where they do not fit."""
+        if self.labels is None:
+            return
+        constrained = jax.eval_shape(split.constrain, split.latents, split.arguments.public)
+        self._labels = Labels.of(self.labels, {site: shape.shape for site, shape in constrained.items()})
+        self._names = self._labels.fitting({site: shape.shape for site, shape in split.latents.items()})
+
+    def _print_name(self) -> None:
+        if self.name is not None:
+            print(f"{self.name}:")
 
     @abstractmethod
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
@@ -175,7 +198,7 @@ class PrivateRunner(ABC):
         """The report of some charges."""
         return self._facts(charges, provenance.status).report(
             charges, provenance, delta=self.budget.target_delta, num_data=self.num_data, ledger=self.budget.ledger_line(),
-            unit=self.unit, placement=self._placement,
+            unit=self.unit, placement=self._placement, name=self.name, together=self.budget.together(),
         )  # fmt: skip
 
     def _planned(self, charges: Sequence[Charge], start: Start | None = None) -> PrivacyReport:
@@ -199,6 +222,13 @@ def after_run(result: T | None, name: str) -> T:
     if result is None:
         raise ConfigurationError(f"`run` must be called before `{name}`.")
     return result
+
+
+def checked_name(name: str | None) -> str | None:
+    """The name of a run. Raises ConfigurationError for one that is not a printable line."""
+    if name is not None and not (name and name.isprintable() and len(name) <= 200):
+        raise ConfigurationError("name is one printable line of at most 200 letters: name='Readmissions by age'.")
+    return name
 
 
 def _alone(privacy: object, short: Privacy) -> Privacy:

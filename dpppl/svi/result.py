@@ -1,7 +1,7 @@
 """The result of a private SVI run: parameters, iterates, convergence, posterior draws, cost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -16,6 +16,7 @@ from dpppl.findings.verdict import warn_of
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report import render
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import halves, to_inference_data
 from dpppl.runs.driver import TRACING
@@ -45,6 +46,7 @@ class SVIResult:
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
     - **counted** - rows that do not inform the posterior, None where they were not counted.
     - **objective**, **public** - what draws from the guide need; a pickle leaves them out.
+    - **labels** - of elements, constrained.
 
     There are no losses. Draw from an unpickled result's `params` with the guide, which has a pickle of its own."""
 
@@ -58,6 +60,7 @@ class SVIResult:
     counted: CountedRows | None = None
     objective: Objective | None = None
     public: BySite | None = None
+    labels: Labels = NO_LABELS
 
     @property
     def guide(self) -> Foreign:
@@ -82,11 +85,13 @@ class SVIResult:
                 latents, is_all = learned_latents(self.objective, self.public or {}, phi, self.gradients)
         metric = None if self.objective is None else self.objective.metric
         is_mean_field = isinstance(self.guide, autoguide.AutoNormal | autoguide.AutoDiagonalNormal)
-        return convergence(
+        found = convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all,
             framed=metric is not None, narrowed=metric.narrowed if metric is not None and is_mean_field else None,
             of_norm=() if metric is None else metric.findings,
         )  # fmt: skip
+        shapes = {} if self.objective is None else {s: x.shape for s, x in self.objective.split.latents.items()}
+        return replace(found, labels=self.labels.fitting(shapes))
 
     @property
     def verdict(self) -> Convergence:
@@ -208,13 +213,15 @@ class SVIResult:
         Draws are independent; they are given as two chains, from which ArviZ computes r-hat. It holds no observed data and no log
         likelihood: both would be private rows."""
         draws = halves(self.sample_posterior(rng_key, num_samples, params))
-        return to_inference_data(draws, self.report, self._with_functions("to_arviz").split.dims, coords, dims)
+        dims_of_plates = self._with_functions("to_arviz").split.dims
+        return to_inference_data(draws, self.report, dims_of_plates, coords, dims, self.labels)
 
     def __repr__(self) -> str:
-        epsilon, delta = self.report.epsilon, self.report.delta
+        epsilon, delta, name = self.report.epsilon, self.report.delta, self.report.name
+        called = "" if name is None else f" '{name}'"
         cost = "" if epsilon is None else f", epsilon {epsilon:.4g} at delta {delta:g}"
         shapes = [f"{name} {_shape(value)}" for name, value in self.last_params.items()]
-        return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
+        return f"SVIResult{called}: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
 
     def _repr_html_(self) -> str:
         return render.cell(repr(self), self.report._repr_html_())

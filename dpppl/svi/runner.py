@@ -75,6 +75,7 @@ class SVI(SVIByHand):
       has 200 steps or more, and the model at most 500 latents, and at most 200 coordinates of the likelihood.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
+    - **name**, **labels** - of the analysis, for report and ledger; of elements, for all output: {"w": ["age", "smoker=yes"]}.
 
     With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
 
@@ -211,7 +212,7 @@ class SVI(SVIByHand):
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         self._result = SVIResult(
             last_params=params, state=state, trajectory=trajectory, gradients=gradients, transforms=objective.transforms,
-            objective=objective, public=public, report=self.privacy_report(),
+            objective=objective, public=public, report=self.privacy_report(), labels=self._labels,
         )  # fmt: skip
         with concluding("the verdict", "svi.result.averaged_params(allow_unconverged=True) returns the parameters"):
             self._clipped, own = counted_rows(shares, charge, num_steps, objective)

@@ -16,7 +16,19 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
-from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
+from dpppl.findings.verdict import (
+    REFUSED,
+    Finding,
+    Found,
+    Verdict,
+    care,
+    few,
+    found,
+    note,
+    refused,
+    sites_with,
+)
+from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import Tree
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
@@ -99,7 +111,8 @@ class Convergence(Verdict):
     - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element; "read the mean
       only" where a guide without correlations is too narrow.
     - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides.
-    - **of_norm** - findings on what the norm of a run in a frame may move; see `Metric`."""
+    - **of_norm** - findings on what the norm of a run in a frame may move; see `Metric`.
+    - **labels** - of elements."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
@@ -109,12 +122,13 @@ class Convergence(Verdict):
     latents: Mapping[str, Array] = field(default_factory=dict)
     narrowed: Mapping[str, Array] = field(default_factory=dict)
     of_norm: Sequence[Finding] = ()
+    labels: Labels = NO_LABELS
 
     otherwise = "nothing moves beyond its noise"
 
     @property
     def findings(self) -> list[Finding]:
-        return found(self, arrived, too_narrow, of_rows)
+        return self.by_label(found(self, arrived, too_narrow, of_rows))
 
     @property
     def by_site(self) -> Mapping[str, Array]:

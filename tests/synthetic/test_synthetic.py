@@ -1,5 +1,6 @@
 """Synthetic tables: what a schema encodes, rules that combine analyses, tables from the command line."""
 
+import argparse
 import io
 import json
 import sys
@@ -12,6 +13,7 @@ from scipy import stats
 
 import dpppl
 from dpppl.contrib import synthetic
+from dpppl.contrib.cli import tables
 from dpppl.contrib.cli.main import main
 from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 from dpppl.errors import ConfigurationError
@@ -26,8 +28,8 @@ def test_a_schema_encodes_and_decodes_what_it_names():
         "sex": ["F", "M", "M", None], "age": [18, 90, 54, 40], "income": [0.0, 1e6, 999.0, 5.0], "job": [1, 2, 3.0, 1],
         "secret": ["a", "b", "c", "d"],
     }  # fmt: skip
-    columns, offset = SCHEMA.encoded(table)
-    assert list(columns) == ["sex", "age", "income", "job"] and np.isnan(offset).tolist() == [False, False, False, True]
+    columns, gaps = SCHEMA.encoded(table)
+    assert list(columns) == ["sex", "age", "income", "job"] and np.isnan(gaps).tolist() == [False, False, False, True]
     for column in SCHEMA.columns:
         decoded = list(column.decoded(columns[column.name], np.random.default_rng(0)))[:3]
         assert (
@@ -316,9 +318,9 @@ def test_covariates_of_a_schema_are_the_same_whatever_the_rows_hold():
     assert labels == ("age", "sex=M", "sex=X", "hours")
     np.testing.assert_allclose(x, [[-0.6, 0, 0, -0.75], [1.0, 1, 0, 0.25], [0.0, 0, 0, 0.25]], rtol=1e-6)
     for entry in ("?", "", None, "1e400"):
-        columns, offset = schema.encoded({**given, "sex": [entry, "M", "F"], "age": [entry, "100", "50"]})
+        columns, gaps = schema.encoded({**given, "sex": [entry, "M", "F"], "age": [entry, "100", "50"]})
         other, same = schema.design(columns, ["age", "sex", "hours"])
-        assert same == labels and other.dtype == np.float32 and np.isnan(offset).tolist() == [True, False, False]
+        assert same == labels and other.dtype == np.float32 and np.isnan(gaps).tolist() == [True, False, False]
         np.testing.assert_array_equal(other[1:], x[1:])
     for names in ("age", [], ["height"]):
         with pytest.raises(
@@ -396,6 +398,29 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     assert 0.5 < low < 1.5 < high
     assert main(command) == 1 and "exists" in capsys.readouterr().err
     assert main([*command[:-6], "--datasets", "3", "--out", str(tmp_path / "new"), "--ledger", str(tmp_path)]) == 1
+
+
+def test_files_with_other_separators_and_decimals_are_read(tmp_path, capsys):
+    schema = Schema((Category("sex", ("F", "M")), Number("weight", 0, 200)))
+    file = tmp_path / "t.csv"
+    file.write_text("sex;weight\nF;61,5\nM;80.5\nM;80\n")
+
+    def read(separator, decimal):
+        return tables._read(argparse.Namespace(file=file, separator=separator, decimal=decimal), schema)
+
+    table, count = read(";", ",")
+    columns, gaps = schema.encoded(table)
+    assert count == 3 and columns["weight"][0] == np.float32(-0.385) and np.isnan(gaps).tolist() == [False, True, False]
+    assert "weight are numbers" in (note := capsys.readouterr().err) and "such as 1.5, or a date" in note
+    with pytest.raises(ConfigurationError, match="write --separator ';' --decimal ','"):
+        read(None, ".")
+    for separator, decimal, words in (
+        (None, ",", "both ','"),
+        (";;", ".", "--separator is one"),
+        (";", "", "--decimal is one"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            read(separator, decimal)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ trust. Tab completion is shtab's, an extra.
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.report import render, risk
+from dpppl.report.version import VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +51,7 @@ advantage at most 12.6 %: right at most 56.3 % of the time where a coin is right
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dpppl", description="Differential privacy: costs, reports, ledgers.")
+    parser.add_argument("--version", action="version", version=f"dpppl {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name: str, function: Callable[[argparse.Namespace], Answer], words: str) -> argparse.ArgumentParser:
@@ -204,6 +207,9 @@ def _events_of(run: str) -> list[GaussianEvent]:
     fields: dict[str, float] = {}
     for item in run.split(","):
         name, _, value = item.strip().partition("=")
+        if "=" in value:
+            cure = ",".join(re.split(r"[,;\s]+", run.strip()))
+            raise ConfigurationError(f'the run "{run}" lacks a comma between {name}=... and the next: write "{cure}".')
         try:
             fields[name] = float(value)
             if not (math.isfinite(fields[name]) and (name != "steps" or fields[name].is_integer())):
@@ -212,7 +218,9 @@ def _events_of(run: str) -> list[GaussianEvent]:
             what = "a number of steps, such as 400" if name == "steps" else "a number"
             raise ConfigurationError(f'in the run "{run}", {name} is {what}.') from None
     if not {"noise", "steps"} <= set(fields) <= {"noise", "steps", "rate"}:
-        raise ConfigurationError(f'the run "{run}" should be noise=..., steps=... and perhaps rate=...')
+        raise ConfigurationError(
+            f'the run "{run}" should be noise=..., steps=... and perhaps rate=..., in one word: "noise=100,steps=400,rate=0.01".'
+        )
     accesses = ((fields["noise"], int(fields["steps"])),)
     return [GaussianEvent(noise_multipliers=accesses, sampling_rate=fields.get("rate", 1.0))]
 

@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dpppl.contrib.cli.models import Answer
-from dpppl.contrib.synthetic import RULES, Schema, datasets, fit_cells, table_model
+from dpppl.contrib.synthetic import RULES, Category, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
 from dpppl.data.entries import other_separator, text_rows
 from dpppl.errors import ConfigurationError
@@ -48,6 +49,8 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     added.add_argument("--datasets", type=int, default=20, help="number of tables; 20 unless given")
     added.add_argument("--rows", type=int, help="rows of each table; as many as the file has unless given")
     added.add_argument("--interactions", action="store_true", help="model products of pairs of columns, too")
+    added.add_argument("--separator", help="between the entries of the file; a comma unless given")
+    added.add_argument("--decimal", default=".", help="the mark in numbers such as 1,5; a point unless given")
     added.add_argument("--ledger", help="path of the data's ledger")
     added.add_argument("--licence", default="not stated by the owner of the data.", help="licence text of the tables")
     added.add_argument("--allow-unconverged", action="store_true", help="write tables that the verdict refuses")
@@ -65,7 +68,7 @@ def _synthesize(options: argparse.Namespace) -> Answer:
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
     for name, value in (("--datasets", options.datasets), ("--rows", 1 if options.rows is None else options.rows)):
         positive_integer(value, name=name)
-    (table, count), model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
+    (table, count), model = _read(options, schema), table_model(schema, interactions=options.interactions)
     rows = options.rows or count
     options.out.mkdir(parents=True)
     try:
@@ -108,20 +111,39 @@ def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any)
     return private.get_samples(allow_unconverged=True), private.privacy_report(), private.verdict
 
 
-def _read(path: Path, schema: Schema) -> tuple[dict[str, list[str | None]], int]:
+def _read(options: argparse.Namespace, schema: Schema) -> tuple[dict[str, list[str | None]], int]:
     """The text of the schema's columns, None in rows of another length, and the number of rows. Errors contain no data value."""
+    path, separator, decimal = options.file, options.separator, options.decimal
+    for name, mark in (("--separator", "," if separator is None else separator), ("--decimal", decimal)):
+        if len(mark) != 1:
+            raise ConfigurationError(f"{name} is one character: {name} ','.")
+    if decimal == (separator or ","):
+        raise ConfigurationError(
+            f"--decimal and the separator are both {decimal!r}: write --separator ';' --decimal ','."
+        )
     try:
-        names, rows, count = text_rows(path)
+        names, rows, count = text_rows(path, separator)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
     wanted = [column.name for column in schema.columns]
     names = names if set(wanted).issubset(names) else [name.strip() for name in names]
     if not count or any(names.count(name) != 1 for name in wanted):
-        cure = (
-            f"; between its names is {other_separator(names)!r}: save it with commas" if other_separator(names) else ""
-        )
+        mark = other_separator(names)
+        cure = f"; between its names is {mark!r}: write --separator {mark!r}" if mark else ""
+        cure += " --decimal ',' where numbers are 1,5" if mark == ";" else ""
         raise ConfigurationError(
             f"{path} is no table with rows whose first line names each of the columns {', '.join(wanted)} once{cure}."
         )
     places = [names.index(name) for name in wanted]
-    return dict(zip(wanted, map(list, zip(*([row[k] if row else None for k in places] for row in rows))))), count
+    table = dict(zip(wanted, map(list, zip(*([row[k] if row else None for k in places] for row in rows)))))
+    numbers = [column.name for column in schema.columns if not isinstance(column, Category)]
+    if decimal != ".":
+        table |= {name: [x and x.replace(".", "?").replace(decimal, ".") for x in table[name]] for name in numbers}
+    if numbers:
+        other = "1.5" if decimal == "," else "1,5"
+        print(
+            f"Note: {', '.join(numbers)} are numbers by the schema. An entry such as {other}, or a date, counts as missing: give "
+            "--decimal for other decimals, and write dates as days since a public date.",
+            file=sys.stderr,
+        )
+    return table, count

@@ -1,6 +1,6 @@
 """Pictures of posteriors: posterior and prior, and paths of chains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,11 +9,14 @@ from numpy.typing import ArrayLike
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, STYLES, new_axes
 from dpppl.contrib.uncertainty.decomposition import as_array, by_element
 from dpppl.errors import ConfigurationError
+from dpppl.report.labels import Labels
 from dpppl.types import BySite
 from dpppl.validation import checked, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Given = Mapping[str, Sequence[object]] | None
 
 
 @checked
@@ -46,7 +49,8 @@ def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) ->
 
 @checked
 def private_beside_prior(
-    posterior: BySite, prior: BySite, *, reference: BySite | None = None, level: float = 0.9, axes: "Axes | None" = None,
+    posterior: BySite, prior: BySite, *, reference: BySite | None = None, level: float = 0.9, labels: Given = None,
+    axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Medians and central intervals of each latent, private posterior below prior: where both are alike nothing was learned.
 
@@ -54,27 +58,33 @@ def private_beside_prior(
     - **prior**: prior samples, a dict by site, as `Predictive(model, num_samples=...)` gives it; other sites are left out.
     - **reference**: samples of a posterior without privacy, of public data, or None.
     - **level**: the probability of the intervals, in (0, 1).
+    - **labels**: of elements, by site, as `labels=` of a run; or None.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     Returns the Axes. Raises ConfigurationError for another level, a site that has no prior samples, or another shape.
     """
     kinds = {"prior": prior, "private posterior": posterior}
-    return _intervals(kinds | ({} if reference is None else {"without privacy": reference}), posterior, level, axes)
+    return _intervals(
+        kinds | ({} if reference is None else {"without privacy": reference}), posterior, level, labels, axes
+    )
 
 
 @checked
-def posteriors_by_name(posteriors: Mapping[str, BySite], *, level: float = 0.9, axes: "Axes | None" = None) -> "Axes":
+def posteriors_by_name(
+    posteriors: Mapping[str, BySite], *, level: float = 0.9, labels: Given = None, axes: "Axes | None" = None
+) -> "Axes":
     """Medians and central intervals of each latent, one below the other for each posterior: by prior, or by owner and pooled.
 
     - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Six at most.
     - **level**: the probability of the intervals, in (0, 1).
+    - **labels**: of elements, by site, as `labels=` of a run; or None.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     Sites are those of the first. Returns the Axes. Raises ConfigurationError for another level, and for samples without a site.
     """
     if not 0 < len(posteriors) <= len(_LOOKS):
         raise ConfigurationError(f"posteriors are 1 to {len(_LOOKS)} dicts of samples by name; got {len(posteriors)}.")
-    return _intervals(posteriors, next(iter(posteriors.values())), level, axes)
+    return _intervals(posteriors, next(iter(posteriors.values())), level, labels, axes)
 
 
 _LOOKS = [
@@ -87,7 +97,9 @@ _LOOKS = [
 ]
 
 
-def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, axes: "Axes | None") -> "Axes":
+def _intervals(
+    kinds: Mapping[str, BySite], like: BySite, level: float, labels: Given, axes: "Axes | None"
+) -> "Axes":  # fmt: skip
     """Medians and intervals of the elements of `like`, for each kind of samples."""
     level = fraction(level, name="level")
     rows = {label: by_element(samples, like=like) for label, samples in kinds.items()}
@@ -103,7 +115,8 @@ def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, axes: "A
             markersize=5, capsize=3,
         )  # fmt: skip
         drawn[2][0].set_linestyle(style)
-    axes.set(yticks=places, yticklabels=names, ylim=(len(places) - 0.5, -0.5))
+    named = Labels.of(labels, {site: np.shape(value)[1:] for site, value in like.items()}).named
+    axes.set(yticks=places, yticklabels=map(named, names), ylim=(len(places) - 0.5, -0.5))
     axes.set_xlabel(f"median and {level:.0%} interval")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(kinds)), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
@@ -113,7 +126,7 @@ def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, axes: "A
 @checked
 def mixing(
     samples: Mapping[str, object], verdicts: Mapping[str, object] | None = None, *, weights: ArrayLike | None = None,
-    max_elements: int = 8, axes: "Axes | None" = None,
+    max_elements: int = 8, labels: Given = None, axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 
@@ -121,6 +134,7 @@ def mixing(
     - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written next to each band. Or None.
     - **weights**: (chains, draws) `mcmc.get_weights()`, so that the horizontal axis is time and not steps; or None.
     - **max_elements**: the number of elements drawn, from the first.
+    - **labels**: of elements, by site, as `labels=` of a run; or None.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     Each band is four standard deviations high, of all chains together. Returns the Axes. Raises ConfigurationError where there
@@ -155,6 +169,7 @@ def mixing(
             axes.plot(times, heights, color=colour, lw=0.7, ls=style)
         axes.axhline(row + 0.5, color=GREY, linewidth=0.5)
         axes.text(1.02, row, words[name], transform=axes.get_yaxis_transform(), va="center", fontsize="small")
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5), xlim=(0, 1))
+    named = Labels.of(labels, {site: np.asarray(value).shape[2:] for site, value in samples.items()}).named
+    axes.set(yticks=range(len(names)), yticklabels=map(named, names), ylim=(len(names) - 0.5, -0.5), xlim=(0, 1))
     axes.set_xlabel("share of the draws" if weights is None else "time of the diffusion, as a share")
     return axes

@@ -172,10 +172,10 @@ def fit_cells(
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
     if positive_integer(num_samples, name="num_samples") < FEWEST_SAMPLES:
         raise ConfigurationError(f"num_samples={num_samples} is too few for R-hat: give {FEWEST_SAMPLES} or more.")
-    columns, offset = schema.encoded(table)
+    columns, gaps = schema.encoded(table)
     shape = [column.size for column in schema.columns if not isinstance(column, Number)]
     number = np.ravel_multi_index([columns[column.name] for column in schema.columns], shape)
-    number = np.where(np.isnan(offset), cells, number).astype(np.int32)
+    number = np.where(np.isnan(gaps), cells, number).astype(np.int32)
     query = Query(
         statistic=lambda row, _: jax.nn.one_hot(row["cell"], cells + 1), bound=1.0, rows={"cell": number}, public={},
         what="synthetic.fit_cells",

@@ -196,8 +196,8 @@ class Schema:
     - **columns** - `Category`, `Number` and `Intervals` records. All of it is public: write it down without looking at the data.
 
     >>> schema = Schema((Category("sex", ("F", "M")), Number("age", 0, 100, decimals=0)))
-    >>> columns, offset = schema.encoded({"sex": ["F", "M", "?"], "age": [20, 100, 50]})
-    >>> columns["sex"].tolist(), columns["age"].tolist(), offset.tolist()
+    >>> columns, gaps = schema.encoded({"sex": ["F", "M", "?"], "age": [20, 100, 50]})
+    >>> columns["sex"].tolist(), columns["age"].tolist(), gaps.tolist()
     ([0, 1, 0], [-0.6000000238418579, 1.0, 0.0], [0.0, 0.0, nan])
     """
 
@@ -241,11 +241,11 @@ class Schema:
 
     @checked
     def encoded(self, table: Foreign) -> tuple[dict[str, Array], Array]:
-        """Encode a table for `table_model`: arrays by column, and an offset (N,) that is NaN in incomplete rows.
+        """Encode a table for `table_model`: arrays by column, and `gaps` (N,), 0 or NaN where an entry of the row is missing.
 
         - **table** - a data frame, or columns by name; only the schema's columns are used.
 
-        A row with a missing entry, or one that the schema does not know, is left out by its offset inside the mechanism. Raises
+        A row with a missing entry, or one that the schema does not know, is left out by its gap inside the mechanism. Raises
         ConfigurationError, without a data value, for no rows, and a column that is missing or of another type."""
         entries = {column.name: _of_table(table, column.name) for column in self.columns}
         if len({len(column) for column in entries.values()}) > 1:
@@ -255,8 +255,8 @@ class Schema:
             raise ConfigurationError("the table has no rows: give one with at least one row.")
         encoded = {column.name: column.encoded(entries[column.name]) for column in self.columns}
         complete = np.all([known for _, known in encoded.values()], axis=0)
-        offset = np.where(complete, 0.0, np.nan).astype(np.float32)
-        return {name: values for name, (values, _) in encoded.items()}, offset
+        gaps = np.where(complete, 0.0, np.nan).astype(np.float32)
+        return {name: values for name, (values, _) in encoded.items()}, gaps
 
     def design(self, columns: Mapping[str, Array], names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
         """Covariates (N, D) float32 for a regression of yours, and a label for each.

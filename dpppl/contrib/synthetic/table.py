@@ -23,7 +23,7 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
 
     A category has a logistic or multinomial logistic regression, a number a normal one with an unknown sd. Intervals have a share
     each, and features tilt these by a multiple of the midpoints (adjacent categories; Goodman 1979). The model takes
-    `(columns=None, offset=None, num_rows=None)`, the first two from `Schema.encoded`; without them it draws a table.
+    `(columns=None, gaps=None, num_rows=None)`, the first two from `Schema.encoded`; without them it draws a table.
 
     >>> from numpyro.infer import Predictive
     >>> from dpppl.contrib.synthetic import Category, Number
@@ -35,7 +35,7 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
     """
     scale = positive(scale, name="scale")
 
-    def model(columns: Any = None, offset: Any = None, num_rows: int | None = None) -> None:
+    def model(columns: Any = None, gaps: Any = None, num_rows: int | None = None) -> None:
         latents = _latents(schema, interactions, scale)
         num_rows = len(next(iter(columns.values()))) if num_rows is None else num_rows
         with numpyro.plate("rows", num_rows):
@@ -51,7 +51,7 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
                     law = dist.Bernoulli(logits=mean[:, 0])
                 else:
                     law = dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(mean[:, :1]), mean], axis=1))
-                known = None if columns is None else _observed(column, columns[column.name], offset)
+                known = None if columns is None else _observed(column, columns[column.name], gaps)
                 drawn = numpyro.sample(column.name, law, obs=known, infer={"left_out": LEFT_OUT})
                 features = jnp.concatenate([features, column.features(drawn)], axis=1)
 
@@ -64,11 +64,11 @@ def check_columns(trace: Document, names: Sequence[str]) -> None:
         raise ConfigurationError(f"the model has no site '{missing[0]}', a column: give table_model(schema).")
 
 
-def _observed(column: Column, values: Any, offset: Any) -> Any:
+def _observed(column: Column, values: Any, gaps: Any) -> Any:
     """The values of a column, and in incomplete rows none that its law has: so no row enters a law, which all rows share."""
-    if offset is None:
+    if gaps is None:
         return values
-    return values + offset if isinstance(column, Number) else jnp.where(jnp.isnan(offset), -1, values)
+    return values + gaps if isinstance(column, Number) else jnp.where(jnp.isnan(gaps), -1, values)
 
 
 def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
