@@ -125,31 +125,38 @@ class Likelihood:
             "delta_of_recurring_persons": sum(owner.facts.delta for owner in self.owners),
         }
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The sites of which it is one."""
+        return f"Likelihood of {', '.join(f'{site.name} {site.words}' for site in self.sites)}"
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and words of what readers must know: the budget and the verdict of each owner, and what follows for a person."""
         facts = [owner.facts for owner in self.owners]
-        lines = [
-            f"Likelihood of {', '.join(f'{site.name} {site.words}' for site in self.sites)}",
-            f"unit: {facts[0].unit}; relation: {facts[0].relation}",
-        ]
+        found = [("unit", f"{facts[0].unit}; relation: {facts[0].relation}")]
         for each in facts:
             width = "" if each.width == "model" else f"; {each.width} width"
-            lines.append(f"{each.name}: {each.num_rows:,} rows or units, {each.budget}{width}; {each.verdict}")
+            found.append((each.name, f"{each.num_rows:,} rows or units, {each.budget}{width}; {each.verdict}"))
         if len(facts) > 1:
             total, delta = sum(each.epsilon for each in facts), sum(each.delta for each in facts)
-            lines += [
-                "If no person has rows at two owners, the guarantee of each person is that of its owner.",
-                f"A person with rows at all owners has the sum: epsilon {total:.4g} at delta {delta:g}.",
+            found += [
+                ("a person with rows at one owner", "has the guarantee of that owner"),
+                ("a person with rows at all owners", f"has the sum, epsilon {total:.4g} at delta {delta:g}"),
             ]
             far = float(np.mean([owner.mixture.arrival for owner in self.owners]))
             if (error := _SLOPE * far * len(facts) ** 0.5) > 1.0:
-                lines.append(
-                    f"Read with care: owners summed scores {far:.1f} sd from their estimates on average. Errors of that "
-                    f"extrapolation are common to owners, so they may move the pool by {error:.1f} sd: give owners a narrower "
-                    "common prior, such as an earlier pool, or larger budgets."
-                )
-        refused = [each.name for each in facts if each.is_refused]
-        lines += [f"Do not read: the verdict refuses the run of {name}." for name in refused]
-        return "\n".join(lines)
+                found.append((
+                    "Read with care",
+                    f"owners summed scores {far:.1f} sd from their estimates on average. Errors of that extrapolation are common "
+                    f"to owners, so they may move the pool by {error:.1f} sd: give owners a narrower common prior, such as an "
+                    "earlier pool, or larger budgets.",
+                ))  # fmt: skip
+        refused = ", ".join(each.name for each in facts if each.is_refused)
+        return [*found, ("Do not read", f"the verdict refuses the run of {refused}")] if refused else found
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"{name}: {words}" for name, words in self.rows)])
 
     def __repr__(self) -> str:
         return f"<Likelihood of {[site.name for site in self.sites]} by {[owner.facts.name for owner in self.owners]}>"

@@ -5,6 +5,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import markupsafe
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,10 +14,12 @@ from made_up import SITES, WIDE, facts, likelihood_of, log_density, log_prior, m
 from numpyro import handlers
 
 import dpppl
+from dpppl.contrib import pages
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.owners import Owner
+from dpppl.published.priors import Row, Sensitivity
 from dpppl.published.supports import KINDS, Site
 from dpppl.row_statistics.coordinates import Prior
 
@@ -198,8 +201,21 @@ def test_each_owner_keeps_its_budget_and_the_same_persons_have_the_sum():
     pooled = dpppl.pool([likelihood_of(0, "A"), likelihood_of(1, "B", epsilon=2.0, delta=2e-5, is_refused=True)])
     words = str(pooled)
     assert "A: 100 rows or units, epsilon 1 at delta 1e-05" in words and "B: 100 rows or units, epsilon 2 at" in words
-    assert "the sum: epsilon 3 at delta 3e-05" in words and "refuses the run of B" in words
+    assert "all owners: has the sum, epsilon 3 at delta 3e-05" in words and "refuses the run of B" in words
     assert pooled.report()["epsilon_of_disjoint_rows"] == 2.0 and pooled.report()["epsilon_of_recurring_persons"] == 3.0
+
+
+def test_a_page_holds_the_words_of_a_pool_and_the_table_and_the_picture_of_priors():
+    pooled = dpppl.pool([likelihood_of(0, "A & co"), likelihood_of(1, "B")])
+    page = pages.to_html(pooled)
+    assert page.startswith("<!doctype html>") and pooled.headline in page and "A &amp; co" in page
+    assert all(str(markupsafe.escape(words)) in page.replace("&nbsp;", " ") for _, words in pooled.rows)
+    draws = np.random.default_rng(0).normal(size=(9, 2))
+    rows = [Row(prior, f"w[{i}]", 1.25 + i, 0.5, 0.5, 1.5, 0.75) for i in range(2) for prior in ("wide", "far")]
+    table = Sensitivity(tuple(rows), {"wide": {"w": draws}, "far": {"w": draws}}, (("far", "told <so>"),), 0.9)
+    page = pages.to_html(table)
+    assert "w[1], far" in page and "2.25 | 0.5 | 0.5 to 1.5 | 75%" in page and "told &lt;so&gt;" in page
+    assert page.count("<svg") == 1 and "median and 90% interval" in page and "w[1]" in str(table)
 
 
 def test_a_pool_says_where_errors_are_common_to_owners():

@@ -66,7 +66,7 @@ def private_beside_prior(
 def posteriors_by_name(posteriors: Mapping[str, BySite], *, level: float = 0.9, axes: "Axes | None" = None) -> "Axes":
     """Medians and central intervals of each latent, one below the other for each posterior: by prior, or by owner and pooled.
 
-    - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Six at most.
+    - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Eight at most.
     - **level**: the probability of the intervals, in (0, 1).
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
@@ -84,6 +84,8 @@ _LOOKS = [
     (GREY, "v", ":"),
     (BLUE, "D", "-."),
     (ORANGE, "P", ":"),
+    (GREY, "X", "--"),
+    (BLUE, "*", ":"),
 ]
 
 
