@@ -38,22 +38,27 @@ class Likelihood:
     sites: tuple[Site, ...]
     owners: tuple[Owner, ...]
 
-    def log_prob(self, values: BySite) -> jax.Array:
+    def log_prob(self, values: BySite, *, by_owner: bool = False) -> jax.Array:
         """The log likelihood, but for a constant, of constrained values by site; differentiable.
 
         - **values** - by site, (..., *shape): leading axes are mapped over. Other sites are ignored.
+        - **by_owner** - whether values are (..., owners, *shape): of a pool, each owner's own, as of random effects.
 
         No Jacobian belongs to it: it is a likelihood, whatever the prior of the values. Raises ConfigurationError for values that
         do not fit."""
-        z = coordinates(self.sites, values)
-        return sum((owner.mixture.log_prob(z) for owner in self.owners[1:]), self.owners[0].mixture.log_prob(z))
+        z, count = coordinates(self.sites, values), len(self.owners)
+        if by_owner and z.shape[-2:-1] != (count,):
+            raise ConfigurationError(f"by_owner=True: values by site are (..., {count}, *shape); got leading axes {z.shape[:-1]}.")
+        each = [z[..., i, :] if by_owner else z for i in range(count)]
+        logs = [owner.mixture.log_prob(own, count) for owner, own in zip(self.owners, each)]
+        return sum(logs[1:], logs[0])
 
-    def factor(self, values: BySite, name: str = "published") -> None:
+    def factor(self, values: BySite, name: str = "published", *, by_owner: bool = False) -> None:
         """Multiply a NumPyro model by the likelihood: call it inside the model.
 
-        - **values** - by site, values of the model's sites, as for `log_prob`.
+        - **values**, **by_owner** - values of the model's sites, as for `log_prob`.
         - **name** - of the factor; each likelihood of a model has its own."""
-        numpyro.factor(name, self.log_prob(values))
+        numpyro.factor(name, self.log_prob(values, by_owner=by_owner))
 
     def model(self, prior: Prior) -> Function:
         """The NumPyro model without arguments whose posterior is the prior times the likelihood.
@@ -172,7 +177,7 @@ def pool(likelihoods: Sequence[Likelihood], *, any_program: bool = False) -> Lik
 
     Each owner's budget stays its own: the epsilon of a person is that of its owner, and the sum for persons with rows at several.
     The noise grows with the number of owners. For parameters that differ between owners write a model with effects, and call
-    `factor` of each owner in it. Raises ConfigurationError, naming owner and difference, for likelihoods that do not fit."""
+    `factor(..., by_owner=True)` in it. Raises ConfigurationError, naming owner and difference, for likelihoods that do not fit."""
     each = list(likelihoods)
     if not each or not all(isinstance(one, Likelihood) for one in each):
         raise ConfigurationError(

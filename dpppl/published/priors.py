@@ -145,7 +145,7 @@ class Sensitivity:
 
     @property
     def headline(self) -> str:
-        """What is compared."""
+        """The priors that are compared."""
         return f"Posteriors under the priors {', '.join(self.samples)}"
 
     @property

@@ -15,12 +15,14 @@ from numpyro import handlers
 
 import dpppl
 from dpppl.contrib import pages
+from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
+from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.owners import Owner
 from dpppl.published.priors import Row, Sensitivity
-from dpppl.published.supports import KINDS, Site
+from dpppl.published.supports import KINDS, Site, coordinates
 from dpppl.row_statistics.coordinates import Prior
 
 
@@ -164,6 +166,45 @@ def test_the_pool_counts_the_noise_of_each_owner():
         right.append(off @ h @ off)
         wrong.append(off @ information @ off)
     assert abs(np.mean(right) - 3.0) < 1.0 and np.mean(wrong) > 6.0
+
+
+def test_uncertain_curvatures_do_not_pull_a_pool_towards_the_places_of_its_looks():
+    """Four owners stand 4 sds on one side of the truth, 0. Their scores and curvatures have noise of all signs, of one sd, so first
+    orders cancel. Draws of a curvature h given M are quantiles of the law exp(-(M - h)^2 / 2 s^2) / h, as if log h were uniform."""
+    basis, truth, cv, far = Prior(np.zeros(1), np.ones(1), [np.arange(1)], np.eye(1)).first(), 100.0, 0.2, 4.0
+    owners, centre, zeros = [], far * (2.0 / truth) ** 0.5, np.zeros((1, 1))
+    for curvature_sign, score_sign in np.ndindex(2, 2):
+        released = truth * (1.0 + cv * (2 * curvature_sign - 1))
+        grid = np.linspace(1.0, 3.0 * truth, 20_000)
+        mass = np.cumsum(np.exp(-0.5 * ((released - grid) / (cv * truth)) ** 2) / grid)
+        h = np.interp((np.arange(60) + 0.5) / 60, mass / mass[-1], grid)
+        curvature = Curvature(h[:, None, None], np.ones((60, 1, 1, 1)), np.ones((1, 1, 1)))
+        score = -truth * centre + (2 * score_sign - 1) * (2.0 * truth) ** 0.5
+        surrogate = Surrogate(basis, np.array([[centre]]), np.array([[score]]), truth, curvature, zeros, 1.0, zeros)
+        found = published(Mixture.of(surrogate, Prior(np.zeros(1), np.ones(1), [np.arange(1)], np.eye(1))))
+        owners.append(Owner(facts(str(len(owners))), found))
+    z = jnp.linspace(-0.5, 0.5, 4_001)
+    modes = []
+    for log_prob in (
+        Likelihood((Site("mean", ()),), tuple(owners)).log_prob({"mean": z}),
+        sum(owner.mixture.log_prob(z[:, None]) for owner in owners),  # each owner as if it were alone
+    ):
+        modes.append(float(z[jnp.argmax(log_prob)]) / (2.0 / truth / 4.0) ** 0.5)
+    assert abs(modes[0]) < 0.08 and modes[1] > 0.15, modes
+
+
+def test_values_by_owner_are_each_owners_own():
+    pooled, rng = dpppl.pool([likelihood_of(0, "A"), likelihood_of(1, "B")]), np.random.default_rng(0)
+    values = {"scale": np.exp(rng.normal(size=(3, 2))), "w": rng.normal(size=(3, 2, 2))}
+    found = pooled.log_prob(values, by_owner=True)
+    each = [{name: value[:, i] for name, value in values.items()} for i in range(2)]
+    z = [coordinates(SITES, own) for own in each]
+    assert np.allclose(found, sum(owner.mixture.log_prob(own, 2) for owner, own in zip(pooled.owners, z)), rtol=1e-5)
+    assert not np.allclose(found, pooled.log_prob(each[0]), rtol=0.1)
+    equal = {name: np.repeat(value[:, :1], 2, axis=1) for name, value in values.items()}
+    assert np.allclose(pooled.log_prob(equal, by_owner=True), pooled.log_prob(each[0]), rtol=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match=r"by_owner=True: values by site are \(..., 2, \*shape\)"):
+        pooled.log_prob(each[0], by_owner=True)
 
 
 def test_owners_that_differ_are_refused_by_name():
