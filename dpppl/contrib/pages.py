@@ -1,4 +1,4 @@
-"""A report, an audit, a published likelihood or a table of priors as a page of HTML that loads nothing: one template, and charts."""
+"""A report, an audit, a likelihood or a table of priors as a page of HTML that loads nothing: one template, and charts."""
 
 import io
 from collections.abc import Mapping

@@ -48,7 +48,10 @@ class Likelihood:
         do not fit."""
         z, count = coordinates(self.sites, values), len(self.owners)
         if by_owner and z.shape[-2:-1] != (count,):
-            raise ConfigurationError(f"by_owner=True: values by site are (..., {count}, *shape); got leading axes {z.shape[:-1]}.")
+            raise ConfigurationError(
+                f"with by_owner=True values by site are (..., {count}, *shape), one for each owner; got leading axes "
+                f"{z.shape[:-1]}: sample them in numpyro.plate('owners', {count})."
+            )
         each = [z[..., i, :] if by_owner else z for i in range(count)]
         logs = [owner.mixture.log_prob(own, count) for owner, own in zip(self.owners, each)]
         return sum(logs[1:], logs[0])
@@ -177,7 +180,7 @@ def pool(likelihoods: Sequence[Likelihood], *, any_program: bool = False) -> Lik
 
     Each owner's budget stays its own: the epsilon of a person is that of its owner, and the sum for persons with rows at several.
     The noise grows with the number of owners. For parameters that differ between owners write a model with effects, and call
-    `factor(..., by_owner=True)` in it. Raises ConfigurationError, naming owner and difference, for likelihoods that do not fit."""
+    `factor(..., by_owner=True)` in it. Raises ConfigurationError, naming owner and difference, for those that do not fit."""
     each = list(likelihoods)
     if not each or not all(isinstance(one, Likelihood) for one in each):
         raise ConfigurationError(

@@ -131,7 +131,11 @@ def test_file_pool_table_and_pages_are_functions_of_releases_and_public_values(t
         for name, each in {"own": own, "pooled": pooled}.items():
             each.to_file(tmp_path / name)
         table = run.sensitivity(jax.random.key(0), priors, num_samples=20, allow_unconverged=True)
-        return [(tmp_path / name).read_bytes() for name in ("own", "pooled")], str(table), *map(pages.to_html, (pooled, table))
+        return (
+            [(tmp_path / name).read_bytes() for name in ("own", "pooled")],
+            str(table),
+            *map(pages.to_html, (pooled, table)),
+        )
 
     other = (np.append(x[:-1], np.full((1, 2), 1e30, np.float32), axis=0), np.append(y[:-1], np.float32(-7.0)))
     found = replay(runner, (x, y), other)

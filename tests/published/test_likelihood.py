@@ -203,7 +203,7 @@ def test_values_by_owner_are_each_owners_own():
     assert not np.allclose(found, pooled.log_prob(each[0]), rtol=0.1)
     equal = {name: np.repeat(value[:, :1], 2, axis=1) for name, value in values.items()}
     assert np.allclose(pooled.log_prob(equal, by_owner=True), pooled.log_prob(each[0]), rtol=1e-5)
-    with pytest.raises(dpppl.ConfigurationError, match=r"by_owner=True: values by site are \(..., 2, \*shape\)"):
+    with pytest.raises(dpppl.ConfigurationError, match=r"values by site are \(..., 2, \*shape\), one for each owner"):
         pooled.log_prob(each[0], by_owner=True)
 
 
