@@ -117,7 +117,7 @@ def effects(name, model, args, cut, count):
     parts, prior = shares(args, count, cut), prior_of(model, args)
 
     def hierarchy():
-        with handlers.trace() as trace, handlers.block():
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
             prior()
         common = {n: numpyro.sample(n, s["fn"]) for n, s in trace.items() if s["type"] == "sample" and n != "w"}
         law = trace["w"]["fn"]
@@ -142,9 +142,9 @@ def effects(name, model, args, cut, count):
     found = []
     for target in (lambda: pooled.factor(hierarchy(), by_owner=True), of_rows):
         start = time.time()
-        mcmc = MCMC(NUTS(target, target_accept_prob=0.9), num_warmup=500, num_samples=1_000, progress_bar=False)
+        mcmc = MCMC(NUTS(target, target_accept_prob=0.9), num_warmup=300, num_samples=600, progress_bar=False)
         mcmc.run(jax.random.key(0))
-        found.append({site: np.asarray(x).reshape(1_000, -1) for site, x in mcmc.get_samples().items()})
+        found.append({site: np.asarray(x).reshape(600, -1) for site, x in mcmc.get_samples().items()})
         print(f"  {name}, {cut}, {count}: {time.time() - start:.0f} s", flush=True)
     numbers = {}
     for site in ("mean", "spread", "w"):

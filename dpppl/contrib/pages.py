@@ -54,7 +54,8 @@ def to_html(
         size = 1.1 + 0.2 * (1 + len(found.samples)) * len(found.rows) / len(found.samples)
         drawn = posteriors_by_name(found.samples, level=found.prob, axes=_axes(height=size))
         figures = [(_svg(drawn), "Where priors disagree, the data decided little.")]
-        return _page(title="Priors compared", headline=found.headline, rows=rows, figures=figures)
+        headline = f"Posteriors under the priors {', '.join(found.samples)}"
+        return _page(title="Priors compared", headline=headline, rows=rows, figures=figures)
     if not isinstance(found, AuditResult):
         raise ConfigurationError(f"found is {a(type(found).__name__)}; give privacy_report() of a run, or audit(...).")
     figure = _svg(attack_picture(found, axes=_axes())), "Points above the line refute the account, unless by chance."

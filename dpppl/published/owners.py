@@ -1,5 +1,6 @@
 """The likelihood of one run: its arrays, its budget, and the model that it is about."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -112,9 +113,13 @@ class Owner:
     @cached_property
     def digest(self) -> str:
         """A digest of the arrays, which tells one release from another."""
-        import hashlib
+        return digest_of("", self.mixture._asdict())
 
-        found = hashlib.sha256()
-        for array in self.mixture:
-            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+
+def digest_of(text: str, arrays: Mapping[str, Array]) -> str:
+    """A digest of a text and of arrays by name."""
+    found = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()

@@ -144,11 +144,6 @@ class Sensitivity:
     prob: float
 
     @property
-    def headline(self) -> str:
-        """The priors that are compared."""
-        return f"Posteriors under the priors {', '.join(self.samples)}"
-
-    @property
     def cells(self) -> list[tuple[str, ...]]:
         """The table as words, its head first: element, prior, mean, sd, interval, and the share from the data."""
         head = ("element", "prior", "mean", "sd", f"{self.prob:.0%} interval", "from the data")
