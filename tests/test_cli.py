@@ -237,6 +237,14 @@ def test_a_noise_aware_run_is_audited_with_rows_from_a_file(folder, capsys):
     assert "NoiseAware" in Path("audit.html").read_text() and Path("audit.png").stat().st_size > 1_000
 
 
+def test_likelihoods_and_pools_have_pages(folder, capsys):
+    assert main(["likelihood", "show", "north.likelihood", "--html", "north.html"]) == 0
+    assert main(["pool", "north.likelihood", "south.likelihood", "--out", "both", "--html", "both.html"]) == 0
+    assert "wrote both\nwrote both.html" in capsys.readouterr().out
+    for name, file in (("north", "north.likelihood"), ("both", "both")):
+        assert Path(f"{name}.html").read_text(encoding="utf-8") == pages.to_html(dpppl.Likelihood.from_file(file))
+
+
 def test_pool_names_the_owners_that_differ(folder, capsys):
     likelihood_of(2, "West", unit="all rows of a person").to_file("west.likelihood")
     assert main(["pool", "north.likelihood", "west.likelihood", "--out", "both.likelihood"]) == 1

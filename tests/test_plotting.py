@@ -61,7 +61,7 @@ def test_what_was_learned_and_what_is_prior(axes):
     named = plotting.posteriors_by_name({"wide": posterior, "narrow": {n: 2.0 + x for n, x in posterior.items()}})
     moved = named.containers[1].lines[0].get_xdata() - named.containers[0].lines[0].get_xdata()
     np.testing.assert_allclose(moved, 2.0)
-    with pytest.raises(dpppl.ConfigurationError, match="1 to 6 dicts"):
+    with pytest.raises(dpppl.ConfigurationError, match="1 to 8 dicts"):
         plotting.posteriors_by_name({})
 
 

@@ -503,6 +503,7 @@ def ignored(make):
 CURES = [
     ("noise_aware().likelihood('')", "name is the owner's, in printable letters", "likelihood('Hospital A')", "fit = noise_aware(); fit.run(key(), Y); fit.{}"),
     ("dpppl.pool(['a.likelihood'])", "pool takes likelihoods", "pool([a, b])", "a, b = likelihood_of(0), likelihood_of(1, 'B'); dpppl.{}"),
+    ("pair = dpppl.pool([likelihood_of(0), likelihood_of(1, 'B')]); pair.log_prob({'scale': 1.0, 'w': np.zeros(2)}, by_owner=True)", "one for each owner", "numpyro.plate('owners', 2)", "def m():\n with {}:\n  values = {'w': numpyro.sample('w', dist.Normal(0, 1).expand([2]).to_event(1)), 'scale': numpyro.sample('scale', dist.HalfNormal(1))}\n pair.factor(values, by_owner=True)\nhandlers.seed(m, 0)()"),
     ("Site.from_support('w', (2,), dist.constraints.sphere)", "is not one that a file can name", "numpyro.sample('w_raw', dist.Normal(0, 1))", "handlers.seed(lambda: {}, 0)()"),
     ("PrivacyLedger(path, epsilon=0.0, delta=1e-3)", "a ledger's epsilon is a number above 0", "at most 100", "PrivacyLedger(path, epsilon=100, delta=1e-3)"),
     ("PrivacyLedger(path, epsilon=1e-5, delta=0.5)", "they seem to be swapped", "epsilon=0.5, delta=1e-05", "PrivacyLedger(path, {})"),

@@ -3,6 +3,7 @@ their own?
 
 python benchmarks/accuracy/owners.py --data randhie men-1988 doctors-1977 --keys 3        # cells that the results file has are kept
 python benchmarks/accuracy/owners.py --priors --data randhie doctors-1977                 # five changed priors, beside runs of their own
+python benchmarks/accuracy/owners.py --effects --data randhie --owners 5 --cuts column    # random effects, beside NUTS on all rows
 python benchmarks/accuracy/owners.py --table
 
 A cell is a data set, a cut and a number of owners. Rows are cut at random, or sorted by the column of the largest spread, so that owners differ;
@@ -24,8 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import jax
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.infer import MCMC, NUTS
 
 import dpppl
 from benchmarks.accuracy import real_data, unseen_sets
@@ -109,14 +112,63 @@ def reference(name, model, args):
     return flat(found)[0]
 
 
+def effects(name, model, args, cut, count):
+    """Coefficients `w` that differ between owners, all else in common: the pool, and NUTS on all rows, under one hierarchy."""
+    parts, prior = shares(args, count, cut), prior_of(model, args)
+
+    def hierarchy():
+        with handlers.block(), handlers.trace() as trace, handlers.seed(rng_seed=0):
+            prior()
+        common = {n: numpyro.sample(n, s["fn"]) for n, s in trace.items() if s["type"] == "sample" and n != "w"}
+        law = trace["w"]["fn"]
+        mean = numpyro.sample("mean", law)
+        spread = numpyro.sample("spread", dist.HalfNormal(0.5).expand(law.shape()).to_event(len(law.shape())))
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand((count, *law.shape())).to_event(1 + len(law.shape())))
+        return common | {"w": numpyro.deterministic("w", mean + spread * z)}
+
+    def of_rows():
+        values = hierarchy()
+        for number, part in enumerate(parts):
+            hidden = lambda site: site["type"] == "sample" and not site["is_observed"]  # noqa: E731
+            own = values | {"w": values["w"][number]}
+            with (
+                handlers.scope(prefix=f"owner {number}"),
+                handlers.block(hide_fn=hidden),
+                handlers.substitute(data=own),
+            ):
+                model(*part)
+
+    pooled = dpppl.pool([published(model, part, f"owner {i}")[1] for i, part in enumerate(parts)])
+    found = []
+    for target in (lambda: pooled.factor(hierarchy(), by_owner=True), of_rows):
+        start = time.time()
+        mcmc = MCMC(NUTS(target, target_accept_prob=0.9), num_warmup=300, num_samples=600, progress_bar=False)
+        mcmc.run(jax.random.key(0))
+        found.append({site: np.asarray(x).reshape(600, -1) for site, x in mcmc.get_samples().items()})
+        print(f"  {name}, {cut}, {count}: {time.time() - start:.0f} s", flush=True)
+    numbers = {}
+    for site in ("mean", "spread", "w"):
+        drawn, draws = (each[site] for each in found)
+        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+        apart = (drawn.mean(axis=0) - draws.mean(axis=0)) / draws.std(axis=0)
+        numbers[site] = {
+            "mass": np.mean((low <= draws) & (draws <= high)), "rms": np.sqrt(np.mean(apart**2)),
+            "width": np.median(drawn.std(axis=0) / draws.std(axis=0)),
+        }  # fmt: skip
+        numbers[site] = {which: round(float(value), 3) for which, value in numbers[site].items()}
+    print(f"  {name}, {cut}, {count}: {numbers}", flush=True)
+    written("owners", f"{name}, {cut}, {count}, effects", numbers)
+
+
 CHANGED = {
+    "the same": lambda law: law,
     "a third as wide": lambda law: dist.Normal(0.0, 1.0).expand(law.shape()).to_event(len(law.shape())),
     "a tenth as wide": lambda law: dist.Normal(0.0, 0.3).expand(law.shape()).to_event(len(law.shape())),
     "Laplace": lambda law: dist.Laplace(0.0, 0.5).expand(law.shape()).to_event(len(law.shape())),
     "Student-t": lambda law: dist.StudentT(3.0, 0.0, 1.0).expand(law.shape()).to_event(len(law.shape())),
     "around 0.5": lambda law: dist.Normal(0.5, 0.5).expand(law.shape()).to_event(len(law.shape())),
 }
-"""Other priors of the coefficients `w`."""
+"""Other priors of the coefficients `w`; the first shows how far two runs with one prior are apart."""
 
 
 def changed(model, change):
@@ -178,6 +230,14 @@ def tables():
         lines.append(f"| {cell.replace('prior ', '')} | {numbers['apart']:.2f} | {numbers['width']:.2f} | {told} |")
     yield in_page("priors", "\n".join(lines))
 
+    lines = ["| data, cut, owners | site | mass | rms | width |", "|" + "---|" * 5]
+    for cell, numbers in sorted((c, n) for c, n in found.items() if c.endswith("effects")):
+        for site, of in numbers.items():
+            lines.append(
+                f"| {cell.removesuffix(', effects')} | {site} | {of['mass']:.2f} | {of['rms']:.2f} | {of['width']:.2f} |"
+            )
+    yield in_page("effects", "\n".join(lines))
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,6 +246,7 @@ def main():
     parser.add_argument("--cuts", nargs="+", default=["random", "column"])
     parser.add_argument("--keys", type=int, default=3)
     parser.add_argument("--priors", action="store_true")
+    parser.add_argument("--effects", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
@@ -196,6 +257,11 @@ def main():
         model, args = problem(name)
         if options.priors:
             priors(name, model, args)
+            continue
+        if options.effects:
+            for count in options.owners:
+                for cut in options.cuts:
+                    effects(name, model, args, cut, count)
             continue
         draws = reference(name, model, args)
         for count in options.owners:

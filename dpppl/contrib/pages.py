@@ -1,4 +1,4 @@
-"""A report or an audit as a page of HTML that loads nothing: one template, and charts by matplotlib."""
+"""A report, an audit, a likelihood or a table of priors as a page of HTML that loads nothing: one template, and charts."""
 
 import io
 from collections.abc import Mapping
@@ -6,9 +6,12 @@ from typing import Any
 
 from dpppl.contrib.audit.result import AuditResult
 from dpppl.contrib.plotting.axes import BLUE, GREY
+from dpppl.contrib.plotting.posteriors import posteriors_by_name
 from dpppl.contrib.plotting.privacy import attack_picture
 from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import Verdict
+from dpppl.published.likelihood import Likelihood
+from dpppl.published.priors import Sensitivity
 from dpppl.report.render import ABOUT
 from dpppl.report.report import PrivacyReport
 from dpppl.report.risk import percent
@@ -31,16 +34,28 @@ _TEMPLATES.filters["number"] = lambda value: "no bound" if isinstance(value, str
 
 @checked
 def to_html(
-    found: PrivacyReport | AuditResult, about: Mapping[str, str] | None = None, verdict: Verdict | None = None
-) -> str:
-    """Lay a report or an audit out as a page of HTML that needs nothing else, for screens in light and dark, phones, and paper.
+    found: PrivacyReport | AuditResult | Likelihood | Sensitivity, about: Mapping[str, str] | None = None,
+    verdict: Verdict | None = None,
+) -> str:  # fmt: skip
+    """Lay out a page of HTML that needs nothing else, for screens in light and dark, phones, and paper.
 
-    - **found** - the report of a run, a plan or a query, or the result of an audit.
+    - **found** - the report of a run, a plan or a query; the result of an audit; a published likelihood, or a pool of several; or
+      posteriors under several priors.
     - **about** - of a report, what only people know, by the names in `dpppl.report.render.ABOUT`; what is missing is marked open.
     - **verdict** - of the run, `mcmc.verdict` or `result.verdict`: it says what may be concluded. A report of NoiseAware has it.
     """
     if isinstance(found, PrivacyReport):
         return page(found.to_dict(about), None if verdict is None else verdict.line())
+    if isinstance(found, Likelihood):
+        return _page(title="Published likelihood", headline=found.headline, rows=found.rows, figures=[])
+    if isinstance(found, Sensitivity):
+        rows = [(f"{r.element}, {r.prior}", " | ".join(cells[2:])) for r, cells in zip(found.rows, found.cells[1:])]
+        rows = [("element, prior", " | ".join(found.cells[0][2:])), *rows, *found.findings]
+        size = 1.1 + 0.2 * (1 + len(found.samples)) * len(found.rows) / len(found.samples)
+        drawn = posteriors_by_name(found.samples, level=found.prob, axes=_axes(height=size))
+        figures = [(_svg(drawn), "Where priors disagree, the data decided little.")]
+        headline = f"Posteriors under the priors {', '.join(found.samples)}"
+        return _page(title="Priors compared", headline=headline, rows=rows, figures=figures)
     if not isinstance(found, AuditResult):
         raise ConfigurationError(f"found is {a(type(found).__name__)}; give privacy_report() of a run, or audit(...).")
     figure = _svg(attack_picture(found, axes=_axes())), "Points above the line refute the account, unless by chance."
@@ -67,8 +82,8 @@ def _page(**content: Any) -> str:
     return _TEMPLATES.get_template("page.html.jinja").render(content)
 
 
-def _axes(**settings: Any) -> Any:
-    axes = Figure(figsize=(4.6, 3.0), layout="constrained").subplots()
+def _axes(height: float = 3.0, **settings: Any) -> Any:
+    axes = Figure(figsize=(4.6, height), layout="constrained").subplots()
     axes.set(**settings)
     axes.grid(alpha=0.3)
     return axes

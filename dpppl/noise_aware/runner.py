@@ -1,6 +1,6 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -18,6 +18,7 @@ from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, run_charge
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.published.likelihood import Likelihood
+from dpppl.published.priors import Prior, Sensitivity
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
@@ -283,6 +284,18 @@ class NoiseAware(NoiseAwareSettings):
         mixture, coordinates = after_run(self._mixture, "likelihood"), after_run(self._coordinates, "likelihood")
         warn_of(lambda: self.verdict.refusals, "likelihood(..., allow_unconverged=True)", allow_unconverged)
         return likelihood_of(coordinates, mixture, self.releases.public, self.privacy_report(), self.verdict, name)
+
+    @checked
+    def sensitivity(
+        self, rng_key: jax.Array, priors: Mapping[str, Prior], num_samples: int = 2_000, prob: float = 0.9,
+        *, allow_unconverged: bool = False,
+    ) -> Sensitivity:  # fmt: skip
+        """Compare posteriors under several priors, at no cost: `Likelihood.sensitivity` of `likelihood()`.
+
+        - **rng_key**, **priors**, **num_samples**, **prob** - see there: of the draws; by name, dicts of distributions by site.
+        - **allow_unconverged** - see `likelihood`."""
+        found = self.likelihood(allow_unconverged=allow_unconverged)
+        return found.sensitivity(rng_key, priors, num_samples, prob)
 
     @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Tree:

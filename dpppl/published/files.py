@@ -3,7 +3,6 @@
 A reader checks sizes before it reads, takes uncompressed members of known names alone, and allocates no more than the file has.
 """
 
-import hashlib
 import io
 import json
 import math
@@ -17,7 +16,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.published.owners import Array, Facts, Mixture, Owner
+from dpppl.published.owners import Array, Facts, Mixture, Owner, digest_of
 from dpppl.published.supports import KINDS, Site, dimension_of
 from dpppl.types import Tree
 
@@ -90,11 +89,7 @@ def _parsed(path: str | os.PathLike[str]) -> tuple[tuple[Site, ...], tuple[Owner
 
 def _digest(head: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
     """Of all that a file holds but the digest itself."""
-    found = hashlib.sha256(json.dumps(head, sort_keys=True, allow_nan=False).encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
-    return found.hexdigest()
+    return digest_of(json.dumps(head, sort_keys=True, allow_nan=False), arrays)
 
 
 def _members(path: str | os.PathLike[str]) -> dict[str, Array]:

@@ -38,22 +38,30 @@ class Likelihood:
     sites: tuple[Site, ...]
     owners: tuple[Owner, ...]
 
-    def log_prob(self, values: BySite) -> jax.Array:
+    def log_prob(self, values: BySite, *, by_owner: bool = False) -> jax.Array:
         """The log likelihood, but for a constant, of constrained values by site; differentiable.
 
         - **values** - by site, (..., *shape): leading axes are mapped over. Other sites are ignored.
+        - **by_owner** - whether values are (..., owners, *shape): of a pool, each owner's own, as of random effects.
 
         No Jacobian belongs to it: it is a likelihood, whatever the prior of the values. Raises ConfigurationError for values that
         do not fit."""
-        z = coordinates(self.sites, values)
-        return sum((owner.mixture.log_prob(z) for owner in self.owners[1:]), self.owners[0].mixture.log_prob(z))
+        z, count = coordinates(self.sites, values), len(self.owners)
+        if by_owner and z.shape[-2:-1] != (count,):
+            raise ConfigurationError(
+                f"with by_owner=True values by site are (..., {count}, *shape), one for each owner; got leading axes "
+                f"{z.shape[:-1]}: sample them in numpyro.plate('owners', {count})."
+            )
+        each = [z[..., i, :] if by_owner else z for i in range(count)]
+        logs = [owner.mixture.log_prob(own, count) for owner, own in zip(self.owners, each)]
+        return sum(logs[1:], logs[0])
 
-    def factor(self, values: BySite, name: str = "published") -> None:
+    def factor(self, values: BySite, name: str = "published", *, by_owner: bool = False) -> None:
         """Multiply a NumPyro model by the likelihood: call it inside the model.
 
-        - **values** - by site, values of the model's sites, as for `log_prob`.
+        - **values**, **by_owner** - values of the model's sites, as for `log_prob`.
         - **name** - of the factor; each likelihood of a model has its own."""
-        numpyro.factor(name, self.log_prob(values))
+        numpyro.factor(name, self.log_prob(values, by_owner=by_owner))
 
     def model(self, prior: Prior) -> Function:
         """The NumPyro model without arguments whose posterior is the prior times the likelihood.
@@ -125,31 +133,38 @@ class Likelihood:
             "delta_of_recurring_persons": sum(owner.facts.delta for owner in self.owners),
         }
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The sites of which it is one."""
+        return f"Likelihood of {', '.join(f'{site.name} {site.words}' for site in self.sites)}"
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and words of what readers must know: the budget and the verdict of each owner, and what follows for a person."""
         facts = [owner.facts for owner in self.owners]
-        lines = [
-            f"Likelihood of {', '.join(f'{site.name} {site.words}' for site in self.sites)}",
-            f"unit: {facts[0].unit}; relation: {facts[0].relation}",
-        ]
+        found = [("unit", f"{facts[0].unit}; relation: {facts[0].relation}")]
         for each in facts:
             width = "" if each.width == "model" else f"; {each.width} width"
-            lines.append(f"{each.name}: {each.num_rows:,} rows or units, {each.budget}{width}; {each.verdict}")
+            found.append((each.name, f"{each.num_rows:,} rows or units, {each.budget}{width}; {each.verdict}"))
         if len(facts) > 1:
             total, delta = sum(each.epsilon for each in facts), sum(each.delta for each in facts)
-            lines += [
-                "If no person has rows at two owners, the guarantee of each person is that of its owner.",
-                f"A person with rows at all owners has the sum: epsilon {total:.4g} at delta {delta:g}.",
+            found += [
+                ("a person with rows at one owner", "has the guarantee of that owner"),
+                ("a person with rows at all owners", f"has the sum, epsilon {total:.4g} at delta {delta:g}"),
             ]
             far = float(np.mean([owner.mixture.arrival for owner in self.owners]))
             if (error := _SLOPE * far * len(facts) ** 0.5) > 1.0:
-                lines.append(
-                    f"Read with care: owners summed scores {far:.1f} sd from their estimates on average. Errors of that "
-                    f"extrapolation are common to owners, so they may move the pool by {error:.1f} sd: give owners a narrower "
-                    "common prior, such as an earlier pool, or larger budgets."
-                )
-        refused = [each.name for each in facts if each.is_refused]
-        lines += [f"Do not read: the verdict refuses the run of {name}." for name in refused]
-        return "\n".join(lines)
+                found.append((
+                    "Read with care",
+                    f"owners summed scores {far:.1f} sd from their estimates on average. Errors of that extrapolation are common "
+                    f"to owners, so they may move the pool by {error:.1f} sd: give owners a narrower common prior, such as an "
+                    "earlier pool, or larger budgets.",
+                ))  # fmt: skip
+        refused = ", ".join(each.name for each in facts if each.is_refused)
+        return [*found, ("Do not read", f"the verdict refuses the run of {refused}")] if refused else found
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"{name}: {words}" for name, words in self.rows)])
 
     def __repr__(self) -> str:
         return f"<Likelihood of {[site.name for site in self.sites]} by {[owner.facts.name for owner in self.owners]}>"
@@ -165,7 +180,7 @@ def pool(likelihoods: Sequence[Likelihood], *, any_program: bool = False) -> Lik
 
     Each owner's budget stays its own: the epsilon of a person is that of its owner, and the sum for persons with rows at several.
     The noise grows with the number of owners. For parameters that differ between owners write a model with effects, and call
-    `factor` of each owner in it. Raises ConfigurationError, naming owner and difference, for likelihoods that do not fit."""
+    `factor(..., by_owner=True)` in it. Raises ConfigurationError, naming owner and difference, for those that do not fit."""
     each = list(likelihoods)
     if not each or not all(isinstance(one, Likelihood) for one in each):
         raise ConfigurationError(

@@ -1,5 +1,6 @@
 """The likelihood of one run: its arrays, its budget, and the model that it is about."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -23,7 +24,8 @@ class Mixture(NamedTuple):
     - **turn** - (d, r): directions that couple blocks; r = 0 where there is one block.
     - **numbers** - (k, b): the coordinates of each block; d is padding.
     - **offsets**, **slopes** - (n, k, b), and (n, k, b, b), in units of the noise: of privacy, and of the sampling of the data.
-    - **log_weights** - (n,): with these each draw is equally likely under the run's own prior.
+    - **log_weights** - (n,): with these each draw is equally likely under the run's own prior. They favour steep draws: among
+      several owners these would pull all towards their centres, so each owner of k has a k-th of them.
     - **reach** - the distance from the centre, see `distance`, that one in a hundred of the run's own posterior draws exceeds.
     - **arrival** - that of the run's own posterior mean."""
 
@@ -45,11 +47,11 @@ class Mixture(NamedTuple):
         padded = jnp.concatenate([moved, jnp.zeros((*moved.shape[:-1], 1), moved.dtype)], axis=-1)
         return jnp.take(padded, jnp.asarray(self.numbers), axis=-1, mode="clip")
 
-    def log_prob(self, z: jax.Array) -> jax.Array:
-        """The log likelihood (...) of coordinates (..., d), but for a constant."""
+    def log_prob(self, z: jax.Array, num_owners: int = 1) -> jax.Array:
+        """The log likelihood (...) of coordinates (..., d), but for a constant, as a factor of those of several owners."""
         moves = jnp.einsum("nkij,...kj->...nki", jnp.asarray(self.slopes, float), self.blocks(z))
         squares = jnp.sum((jnp.asarray(self.offsets, float) + moves) ** 2, axis=(-2, -1))
-        logs = jnp.asarray(self.log_weights, float) - 0.5 * squares
+        logs = jnp.asarray(self.log_weights / num_owners, float) - 0.5 * squares
         return jax.nn.logsumexp(logs, axis=-1) - np.log(len(self.log_weights))
 
     def distance(self, z: jax.Array) -> jax.Array:
@@ -111,9 +113,13 @@ class Owner:
     @cached_property
     def digest(self) -> str:
         """A digest of the arrays, which tells one release from another."""
-        import hashlib
+        return digest_of("", self.mixture._asdict())
 
-        found = hashlib.sha256()
-        for array in self.mixture:
-            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+
+def digest_of(text: str, arrays: Mapping[str, Array]) -> str:
+    """A digest of a text and of arrays by name."""
+    found = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()

@@ -143,14 +143,18 @@ class Sensitivity:
     findings: tuple[tuple[str, str], ...]
     prob: float
 
-    def __str__(self) -> str:
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as words, its head first: element, prior, mean, sd, interval, and the share from the data."""
         head = ("element", "prior", "mean", "sd", f"{self.prob:.0%} interval", "from the data")
-        cells = [
+        return [head] + [
             (r.element, r.prior, f"{r.mean:.3g}", f"{r.sd:.2g}", f"{r.low:.3g} to {r.high:.3g}", f"{r.learned:.0%}")
             for r in self.rows
         ]
-        widths = [max(len(line[i]) for line in (head, *cells)) for i in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *cells)]
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self.cells)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in self.cells]
         return "\n".join([*lines, *(f"{prior}: {words}" for prior, words in self.findings)])
 
 

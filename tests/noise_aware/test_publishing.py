@@ -1,5 +1,7 @@
 """The likelihood of a run: which sites it takes, what it says of the model, and that it is the run's own."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,13 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
+from dpppl.contrib import pages
+from dpppl.contrib.audit import replay
 from dpppl.information_flow.executables import digest_of
 from dpppl.model.split import split_model
 from dpppl.noise_aware.publishing import _program, _sites
+from dpppl.published.likelihood import Likelihood
+from dpppl.published.owners import Owner
 from dpppl.published.supports import Site
 from dpppl.row_statistics.coordinates import Coordinates
 
@@ -78,8 +84,10 @@ def test_the_program_of_a_row_knows_the_likelihood_and_neither_prior_nor_rows():
 
 
 def test_it_needs_a_run():
-    with pytest.raises(dpppl.ConfigurationError, match="`run` must be called"):
-        dpppl.NoiseAware(regression, target_epsilon=1.0, target_delta=1e-5).likelihood()
+    run = dpppl.NoiseAware(regression, target_epsilon=1.0, target_delta=1e-5)
+    for call in (run.likelihood, lambda: run.sensitivity(jax.random.key(0), {"own": {}})):
+        with pytest.raises(dpppl.ConfigurationError, match="`run` must be called"):
+            call()
 
 
 @pytest.mark.slow
@@ -103,3 +111,34 @@ def test_a_run_gives_the_likelihood_of_its_own_posterior(tmp_path):
         a, b = np.asarray(found[site]), np.asarray(own[site])
         assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) < 0.2 * b.std(axis=0)), site
         assert np.all(np.abs(a.std(axis=0) / b.std(axis=0) - 1.0) < 0.15), site
+    tables = [each.sensitivity(jax.random.key(1), {"own": prior}, num_samples=100) for each in (run, likelihood)]
+    assert str(tables[0]) == str(tables[1]).replace("A refuses", "the owner refuses")
+
+
+@pytest.mark.slow
+def test_file_pool_table_and_pages_are_functions_of_releases_and_public_values(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)).astype(np.float32)
+    y = (x @ [1.0, -0.5] + rng.normal(size=200)).astype(np.float32)
+    priors = {"wide": {"w": dist.Normal(0, 2), "scale": dist.HalfNormal(1.0)}}
+
+    def runner(rng_key, x, y, also=lambda y: 0.0):
+        run = dpppl.NoiseAware(regression, target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False)
+        run.run(rng_key, x, y)
+        own = run.likelihood("A", allow_unconverged=True)
+        other = own.owners[0].mixture._replace(centre=own.owners[0].mixture.centre + 0.1 + also(y))
+        pooled = dpppl.pool([own, Likelihood(own.sites, (Owner(replace(own.owners[0].facts, name="B"), other),))])
+        for name, each in {"own": own, "pooled": pooled}.items():
+            each.to_file(tmp_path / name)
+        table = run.sensitivity(jax.random.key(0), priors, num_samples=20, allow_unconverged=True)
+        return (
+            [(tmp_path / name).read_bytes() for name in ("own", "pooled")],
+            str(table),
+            *map(pages.to_html, (pooled, table)),
+        )
+
+    other = (np.append(x[:-1], np.full((1, 2), 1e30, np.float32), axis=0), np.append(y[:-1], np.float32(-7.0)))
+    found = replay(runner, (x, y), other)
+    assert found.consistent and found.num_results > 5, found.differences
+    leaked = replay(lambda *args: runner(*args, also=lambda y: 1e-9 * float(y.min())), (x, y), other)
+    assert "results: [0][1] differs" in leaked.differences

@@ -228,7 +228,11 @@ def test_the_schema_describes_each_head(written):
     of_sites = json.loads(page)["properties"]["sites"]["items"]["properties"]
     assert set(of_sites["kind"]["enum"]) == set(KINDS)
     described = set(
-        re.findall(r"^\| `(\w+)` \|", (Path(__file__).parents[2] / "docs" / "likelihood.md").read_text(), re.M)
+        re.findall(
+            r"^\| `(\w+)` \|",
+            (Path(__file__).parents[2] / "docs" / "reference" / "likelihood-file.md").read_text(),
+            re.M,
+        )
     )
     assert described == set(Mixture._fields) == {name.split(".")[1] for name in arrays}
 

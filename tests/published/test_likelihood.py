@@ -5,6 +5,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import markupsafe
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,11 +14,15 @@ from made_up import SITES, WIDE, facts, likelihood_of, log_density, log_prior, m
 from numpyro import handlers
 
 import dpppl
+from dpppl.contrib import pages
+from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
+from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.owners import Owner
-from dpppl.published.supports import KINDS, Site
+from dpppl.published.priors import Row, Sensitivity
+from dpppl.published.supports import KINDS, Site, coordinates
 from dpppl.row_statistics.coordinates import Prior
 
 
@@ -163,6 +168,45 @@ def test_the_pool_counts_the_noise_of_each_owner():
     assert abs(np.mean(right) - 3.0) < 1.0 and np.mean(wrong) > 6.0
 
 
+def test_uncertain_curvatures_do_not_pull_a_pool_towards_the_places_of_its_looks():
+    """Four owners stand 4 sds on one side of the truth, 0. Their scores and curvatures have noise of all signs, of one sd, so first
+    orders cancel. Draws of a curvature h given M are quantiles of the law exp(-(M - h)^2 / 2 s^2) / h, as if log h were uniform."""
+    basis, truth, cv, far = Prior(np.zeros(1), np.ones(1), [np.arange(1)], np.eye(1)).first(), 100.0, 0.2, 4.0
+    owners, centre, zeros = [], far * (2.0 / truth) ** 0.5, np.zeros((1, 1))
+    for curvature_sign, score_sign in np.ndindex(2, 2):
+        released = truth * (1.0 + cv * (2 * curvature_sign - 1))
+        grid = np.linspace(1.0, 3.0 * truth, 20_000)
+        mass = np.cumsum(np.exp(-0.5 * ((released - grid) / (cv * truth)) ** 2) / grid)
+        h = np.interp((np.arange(60) + 0.5) / 60, mass / mass[-1], grid)
+        curvature = Curvature(h[:, None, None], np.ones((60, 1, 1, 1)), np.ones((1, 1, 1)))
+        score = -truth * centre + (2 * score_sign - 1) * (2.0 * truth) ** 0.5
+        surrogate = Surrogate(basis, np.array([[centre]]), np.array([[score]]), truth, curvature, zeros, 1.0, zeros)
+        found = published(Mixture.of(surrogate, Prior(np.zeros(1), np.ones(1), [np.arange(1)], np.eye(1))))
+        owners.append(Owner(facts(str(len(owners))), found))
+    z = jnp.linspace(-0.5, 0.5, 4_001)
+    modes = []
+    for log_prob in (
+        Likelihood((Site("mean", ()),), tuple(owners)).log_prob({"mean": z}),
+        sum(owner.mixture.log_prob(z[:, None]) for owner in owners),  # each owner as if it were alone
+    ):
+        modes.append(float(z[jnp.argmax(log_prob)]) / (2.0 / truth / 4.0) ** 0.5)
+    assert abs(modes[0]) < 0.08 and modes[1] > 0.15, modes
+
+
+def test_values_by_owner_are_each_owners_own():
+    pooled, rng = dpppl.pool([likelihood_of(0, "A"), likelihood_of(1, "B")]), np.random.default_rng(0)
+    values = {"scale": np.exp(rng.normal(size=(3, 2))), "w": rng.normal(size=(3, 2, 2))}
+    found = pooled.log_prob(values, by_owner=True)
+    each = [{name: value[:, i] for name, value in values.items()} for i in range(2)]
+    z = [coordinates(SITES, own) for own in each]
+    assert np.allclose(found, sum(owner.mixture.log_prob(own, 2) for owner, own in zip(pooled.owners, z)), rtol=1e-5)
+    assert not np.allclose(found, pooled.log_prob(each[0]), rtol=0.1)
+    equal = {name: np.repeat(value[:, :1], 2, axis=1) for name, value in values.items()}
+    assert np.allclose(pooled.log_prob(equal, by_owner=True), pooled.log_prob(each[0]), rtol=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match=r"values by site are \(..., 2, \*shape\), one for each owner"):
+        pooled.log_prob(each[0], by_owner=True)
+
+
 def test_owners_that_differ_are_refused_by_name():
     first = likelihood_of(0, "A")
     for changed, words in (
@@ -198,8 +242,21 @@ def test_each_owner_keeps_its_budget_and_the_same_persons_have_the_sum():
     pooled = dpppl.pool([likelihood_of(0, "A"), likelihood_of(1, "B", epsilon=2.0, delta=2e-5, is_refused=True)])
     words = str(pooled)
     assert "A: 100 rows or units, epsilon 1 at delta 1e-05" in words and "B: 100 rows or units, epsilon 2 at" in words
-    assert "the sum: epsilon 3 at delta 3e-05" in words and "refuses the run of B" in words
+    assert "all owners: has the sum, epsilon 3 at delta 3e-05" in words and "refuses the run of B" in words
     assert pooled.report()["epsilon_of_disjoint_rows"] == 2.0 and pooled.report()["epsilon_of_recurring_persons"] == 3.0
+
+
+def test_a_page_holds_the_words_of_a_pool_and_the_table_and_the_picture_of_priors():
+    pooled = dpppl.pool([likelihood_of(0, "A & co"), likelihood_of(1, "B")])
+    page = pages.to_html(pooled)
+    assert page.startswith("<!doctype html>") and pooled.headline in page and "A &amp; co" in page
+    assert all(str(markupsafe.escape(words)) in page.replace("&nbsp;", " ") for _, words in pooled.rows)
+    draws = np.random.default_rng(0).normal(size=(9, 2))
+    rows = [Row(prior, f"w[{i}]", 1.25 + i, 0.5, 0.5, 1.5, 0.75) for i in range(2) for prior in ("wide", "far")]
+    table = Sensitivity(tuple(rows), {"wide": {"w": draws}, "far": {"w": draws}}, (("far", "told <so>"),), 0.9)
+    page = pages.to_html(table)
+    assert "w[1], far" in page and "2.25 | 0.5 | 0.5 to 1.5 | 75%" in page and "told &lt;so&gt;" in page
+    assert page.count("<svg") == 1 and "median and 90% interval" in page and "w[1]" in str(table)
 
 
 def test_a_pool_says_where_errors_are_common_to_owners():

@@ -75,7 +75,7 @@ def posteriors_by_name(
 ) -> "Axes":
     """Medians and central intervals of each latent, one below the other for each posterior: by prior, or by owner and pooled.
 
-    - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Six at most.
+    - **posteriors**: samples by name, dicts by site, (S, ...); `Likelihood.sensitivity(...).samples`. Eight at most.
     - **level**: the probability of the intervals, in (0, 1).
     - **labels**: of elements, by site, as `labels=` of a run; or None.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
@@ -94,6 +94,8 @@ _LOOKS = [
     (GREY, "v", ":"),
     (BLUE, "D", "-."),
     (ORANGE, "P", ":"),
+    (GREY, "X", "--"),
+    (BLUE, "*", ":"),
 ]
 
 
