@@ -14,6 +14,7 @@ from dpppl.access import norm_histogram
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms, gradient_norm, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
+from dpppl.errors import concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.model.initialization import prior_scales
 from dpppl.model.split import SplitModel
@@ -145,7 +146,9 @@ def measure_norms(
         shared=dict(settings=noises, public_arrays=plan.public, starting_values=phase.start), notes=plan.notes,
         begin=partial(begin, plan.rows, every), print_cost=plan.print_cost, later=(run.run_id, plan.what, plan.charges),
     )  # fmt: skip
-    with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened:
+    own_norm = "with a norm of your own, as clipping_norm=1.0, a run needs none of these"
+    failing = concluding("the clipping norm", "", lambda: False, own_norm)
+    with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened, failing:
         if located is not None:
             phase = phase_in(located.metric(partial(opened.charge, 0)))
             program, arguments = phase.program(run.key)
