@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_ghost
+from jax import lax
 
 from dpppl.access import centring, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
 from dpppl.access.clipping import Adaptive, Flat, PerSite, british, scaled, with_count
@@ -200,6 +202,65 @@ def test_factors_keep_the_products_that_a_gradient_leaves_out(monkeypatch):
     row_program = door.Access.row_program.func
     assert row_program(SimpleNamespace(**made, forms=None)) is passes.GRADIENT
     assert row_program(SimpleNamespace(**made, forms="forms")) is passes.FACTORS
+
+
+def clipped_words(z, row, public):
+    """Numbers beyond the table are those of its ends, and two stand twice."""
+    return jnp.sum(jnp.tanh(z["table"].at[row[0]].get(mode="clip") @ z["v"]) ** 2)
+
+
+def rearranged(z, row, public):
+    """A kernel that comes flat, and whose input is no row's; images in another order of axes."""
+    kernel = lax.conv_general_dilated(z["k"].reshape(1, 2, 3, 3).transpose(0, 3, 2, 1), z["l"], (1, 1), "SAME",
+                                      dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+    x = lax.conv_general_dilated(row[0], kernel.reshape(3, 3, 2, 4), (2, 1), [(1, 0), (0, 2)], rhs_dilation=(1, 2),
+                                 dimension_numbers=("CHWN", "HWIO", "NCHW"))  # fmt: skip
+    return jnp.sum(jnp.tanh(x) ** 2)
+
+
+RNG = np.random.default_rng(0)
+ONE_ROW = {
+    clipped_words: (
+        {"table": (60, 12), "v": (12, 9)},
+        (np.int32([3, -4, 99, 3, 59]),),
+        ["lookup", "whole"],
+    ),
+    rearranged: (
+        {"k": (18,), "l": (3, 3, 2, 8)},
+        (RNG.normal(size=(2, 7, 6, 1)).astype(np.float32),),
+        ["whole", "whole"],
+    ),
+}
+
+
+def whole(form, found):
+    """A gradient from what a form says of it."""
+    if form.kind == "lookup":
+        number, b = found
+        table = np.zeros((form.sizes[2] + 1, form.sizes[3]))
+        np.add.at(table, number, b)
+        return factors.restored(table[:-1], form.restore)
+    return factors.restored(found[0] if form.kind == "whole" else np.einsum("gm,gn->gmn", *found), form.restore)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [*ONE_ROW, test_ghost.grouped, test_ghost.convolutions, test_ghost.loops],
+    ids=lambda program: program.__name__,
+)
+def test_factors_of_a_row_are_its_gradient(program):
+    if program in ONE_ROW:
+        shapes, row, kinds = ONE_ROW[program]
+        z = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    else:
+        (z, row), kinds = test_ghost.drawn(program, 1, 0), test_ghost.NETWORKS[program][2]
+        row = jax.tree.map(lambda leaf: leaf[0], row)
+    planned = factors.plan(program, z, row)
+    assert [form.kind for form in planned.forms] == kinds
+    found = jax.jit(lambda leaves: factors.factors(planned, leaves))(jax.tree.leaves((z, row)))
+    expected = jax.tree.leaves(jax.jit(jax.grad(program))(z, row, None))
+    for form, own, gradient in zip(planned.forms, found, expected):
+        np.testing.assert_allclose(whole(form, jax.tree.map(np.asarray, own)), gradient, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
