@@ -2,7 +2,9 @@
 
 import contextlib
 import inspect
+import io
 import math
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -14,10 +16,24 @@ import pytest
 import dpppl
 from dpppl.data.disk import OnDisk
 from dpppl.data.rows import Rows
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.ledger.follower import FollowedLedger
-from dpppl.runs import announcement, driver, duration, placing, private_scale, processes
+from dpppl.runs import (
+    announcement,
+    driver,
+    duration,
+    placing,
+    private_scale,
+    private_score,
+    processes,
+    progress,
+    single_steps,
+    watching,
+)
+from dpppl.runs.budget import Budget
 from dpppl.runs.processes import ProcessGroup
+from dpppl.runs.query import Query, query_charge
+from dpppl.runs.session import Request, Run, session
 
 SPLIT = SimpleNamespace(
     log_likelihood=lambda z, row, public: jnp.sum(z["a"]) * row + jnp.sum(z["b"]),
@@ -143,6 +159,72 @@ def test_rows_that_are_sharded_are_given_as_such(monkeypatch):
     (_, leaves, quickly, shardings), options = placing.lowered("closed", arguments, True)
     assert leaves == [1.0, 2.0, 3.0, 4.0, 5.0] and quickly and options == {"kept": True}
     assert shardings == {"in_shardings": ("others", "others", "rows", "rows", "others"), "out_shardings": "others"}
+
+
+def test_the_digest_of_sharded_rows_is_that_of_their_number_on_one_device(monkeypatch):
+    placement = SimpleNamespace(num_rows=3)
+    monkeypatch.setattr(placing, "_placement", lambda _: placement)
+    monkeypatch.setattr(placing, "Lowered", lambda program, leaves, devices: SimpleNamespace(digest=leaves[0].shape))
+    rows = Rows({"x": np.zeros((8, 2), np.float32)}, placement)
+    found = placing.digest(SimpleNamespace(digest="of all"), lambda rows: rows["x"], (rows,))
+    assert found == (3, 2)
+    monkeypatch.setattr(placing, "_placement", lambda _: None)
+    assert placing.digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
+
+
+def test_processes_agree_on_what_a_session_shares(monkeypatch):
+    agreed = []
+    monkeypatch.setattr(ProcessGroup, "agree", lambda self, key, program, **shared: agreed.append((program, shared)))
+    request = Request(what="a run", charges=[], rows={}, program="digest", shared={"settings": 3}, print_cost=False)
+    with session(Run(dpppl.secret_key(), "run"), request, Budget(target_delta=1e-5)):
+        assert agreed == [("digest", {"settings": 3})]
+
+
+def test_steps_of_a_key_are_taken_once_and_in_order():
+    key = dpppl.secret_key()
+    assert single_steps.begin(key).source.name == "ENTROPY"
+    for step in (0, 1, 5):
+        single_steps.take(key, step)
+        with pytest.raises(KeyReuseError, match="updated before"):
+            single_steps.take(key, step)
+    with pytest.raises(KeyReuseError, match="another process"):
+        single_steps.take(dpppl.secret_key(), 0)
+    with pytest.raises(ConfigurationError, match="2\\^31"):
+        single_steps.take(key, 2**31 - 1)
+    single_steps.take(key, 2**31 - 2)
+
+
+def test_a_bar_says_how_many_accesses_there_are_and_is_closed(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress.bar_for(31, visible=True) as bar:
+        inner = bar._bar
+        assert "0/31" in stream.getvalue() and not inner.disable
+    assert inner.disable
+
+
+def test_a_query_without_a_noise_multiplier_takes_what_the_budget_leaves():
+    query = Query(statistic=None, bound=2.0, rows={}, public={}, what="a query")
+    budget = SimpleNamespace(calibrate=lambda charge_at: charge_at(3.0).noise_multipliers[0] + 4.0)
+    assert [float(query_charge(query, budget, given).noise_multipliers[0]) for given in (None, 2.5)] == [7.0, 2.5]
+
+
+def test_the_spread_of_scores_is_raised_by_the_noise_of_their_squares(monkeypatch):
+    """Of four rows between 0 and 8: squares are released in units of half the range, at half of the mean's length."""
+    monkeypatch.setattr(
+        private_score, "noisy_query", lambda query, charge, key, budget: 4.0 * np.array([1.0, 0.5, 0.0])
+    )
+    found = dpppl.private_score(
+        dpppl.secret_key(), lambda y: y, np.ones(4, np.float32), bounds=(0.0, 8.0), noise_multiplier=1.0, measure_spread=True
+    )
+    noise_sd = 4.0 * math.hypot(1.0, 0.5) / 4
+    assert found.mean == 5.0 and found.sampling_sd == pytest.approx(math.sqrt((3.0 + noise_sd * 8.0) / 4))
+
+
+def test_programs_are_watched_inside_alone():
+    with watching.watched_by("a tape"):
+        assert watching.watcher() == "a tape"
+    assert watching.watcher() is None
 
 
 def test_a_method_s_own_settings_stand_in_its_signature():
