@@ -96,26 +96,30 @@ class PrivacyLeakError(DPPPLError):
 
 
 class ConclusionError(DPPPLError, RuntimeError):
-    """All accesses were made and charged, and what they released is kept, but a result of it could not be computed: read what the
-    message names, and report the cause, which is shown above it."""
+    """Accesses were made and charged, but a result of what they released could not be computed: read what the message names, and
+    report the cause, which is shown above it."""
 
     code = "DP10"
 
 
 @contextlib.contextmanager
-def concluding(what: str, instead: str) -> Iterator[None]:
-    """Inside, all accesses of a run were made: an exception becomes a ConclusionError, as results can be read all the same.
+def concluding(
+    what: str, instead: str, is_over: Callable[[], bool] = lambda: True, otherwise: str = ""
+) -> Iterator[None]:
+    """Inside, a run was charged: an exception that is not ours becomes a ConclusionError, which says what is left of the run.
 
-    - **what** - the result that is computed; **instead** - a call that returns what is kept, and what it returns."""
+    - **what** - the result that is computed; **instead** - a call that returns what is kept, and what it returns.
+    - **is_over** - whether all accesses were made; **otherwise** - the remedy where some were not."""
     try:
         yield
-    except ConclusionError:
-        raise
     except Exception as error:
-        raise ConclusionError(
-            f"{what} could not be computed ({type(error).__name__}, shown above). All accesses of the run were made and charged, "
-            f"and what they released is kept: {instead}."
-        ) from error
+        over = is_over()
+        if isinstance(error, ConclusionError if over else DPPPLError):
+            raise
+        failed = f"{what} could not be computed ({type(error).__name__}, shown above)."
+        kept = f"All accesses of the run were made and charged, and what they released is kept: {instead}."
+        stopped = f"Accesses so far stay charged, and those to come are not: {otherwise}."
+        raise ConclusionError(f"{failed} {kept if over else stopped}") from error
 
 
 def forgetting(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,6 +1,6 @@
 """Small faults planted in the code that a guarantee rests on, one at a time: those that no quick test kills.
 
-    python benchmarks/privacy/mutants.py --state FOLDER [--files dpppl/ledger ...] [--share 0.3] [--minutes 60] [--again]
+    python benchmarks/privacy/mutants.py --state FOLDER [--files dpppl/ledger ...] [--share 0.3] [--most 8] [--minutes 60] [--again]
 
 A process imports all tests once and forks for each mutant: the child puts the changed code into the function and runs the quick
 tests that reach the changed line, the fastest first. So a mutant takes a second or two. FOLDER keeps what was recorded of the
@@ -22,6 +22,7 @@ import functools
 import gc
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -449,7 +450,8 @@ class Driver:
             if self.arguments.again:
                 chosen = [m for m in mutants(file, within=" ".join(name[2] for name in alive)) if m.name[:4] in alive]
             else:
-                chosen = (m for m in mutants(file, self.arguments.share, self.arguments.seed) if m.name not in done)
+                first = itertools.islice(mutants(file, self.arguments.share, self.arguments.seed), self.arguments.most)
+                chosen = (m for m in first if m.name not in done)
             for mutant in chosen:
                 if mutant.name[:4] in listed:
                     continue
@@ -512,6 +514,7 @@ def main():
     parser.add_argument("--files", nargs="+", default=FILES, help="files or folders, in order")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="files or folders of tests/")
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants of each file")
+    parser.add_argument("--most", type=int, help="mutants of a file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--longest", type=float, default=6.0, help="seconds of tests for one mutant")

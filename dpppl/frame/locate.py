@@ -14,7 +14,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms
 from dpppl.accounting.unit import Unit
 from dpppl.data.rows import number_of
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import ConfigurationError, UnsupportedModelError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.metric import Metric
 from dpppl.model.split import SplitModel
@@ -121,7 +121,7 @@ class Locator:
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
-        noiseless = stage._replace(sampled=1.0)  # as the sds of a run are
+        noiseless = stage._replace(sampled=lambda: 1.0)  # as the sds of a run are
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
         fit = Verdict.from_releases(noiseless, stage.belief, self.prior, names, *of_units)
         fit = replace(fit, poisson=bound.poisson, widths=Widths())
@@ -244,15 +244,15 @@ def locate(
     program, arguments = histogram.program(run.key, rows, public)
     digest = ",".join(each.digest for each in (program, *of_frame.values()))
     with session(run, replace(plan, charges=charges, program=digest, shared=plan.shared_values), budget) as opened:
-        metric = None
-        if locator is not None:
-            metric = locator.metric(partial(opened.charge, 0))
-            histogram = histogram_in(metric)
-            program, arguments = histogram.program(run.key, rows, public)
-        opened.charge(len(frame), 1)
-        counts = np.asarray(jax.block_until_ready(program(*arguments)))
+        metric, own_norm = None, "with a norm of your own, as clipping_norm=1.0, a run needs none of these"
+        with concluding("the clipping norm", "", lambda: False, own_norm):
+            if locator is not None:
+                metric = locator.metric(partial(opened.charge, 0))
+                histogram = histogram_in(metric)
+                program, arguments = histogram.program(run.key, rows, public)
+            opened.charge(len(frame), 1)
+            norms, counted = histogram.found(np.asarray(jax.block_until_ready(program(*arguments))), number_of(rows))
         try:
-            norms, counted = histogram.found(counts, number_of(rows))
             yield opened, Located(metric=metric, norms=norms, scale=histogram.scale, counted=counted)
         except BaseException as error:
             error.add_note("The histogram that the clipping norm came from was charged before: see privacy_report().")

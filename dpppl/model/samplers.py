@@ -132,8 +132,7 @@ def _beta(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) ->
 
 def _beta_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     first, second = jax.random.split(key)
-    beta = dist.Beta(distribution.concentration1, distribution.concentration0)
-    return _binomial(dist.BinomialProbs(_beta(beta, first, shape), distribution.total_count), second, shape)
+    return _binomial(dist.BinomialProbs(_beta(distribution, first, shape), distribution.total_count), second, shape)
 
 
 def _multinomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -177,6 +176,19 @@ def _hurdle(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) 
         again = _inverted(quick.uniform(key, shape, 254), first, lambda k: jnp.exp(log_p(k + 1.0) - log_p(k)))
         others = jnp.where(others == 0, again + 1.0, others)
     return jnp.where(quick.uniform(key, shape, 255) < distribution.gate, 0, others)
+
+
+def _mixture(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """All components are drawn here: NumPyro's own draw of one may never end, see `_hurdle`."""
+    lead, axis = shape[: len(shape) - distribution.event_dim], distribution.mixture_dim
+    first, second = jax.random.split(key)
+    if isinstance(distribution, dist.MixtureSameFamily):
+        found = drawn(distribution.component_distribution.expand((*lead, distribution.mixture_size)), first)
+    else:
+        parts = zip(distribution.component_distributions, jax.random.split(first, distribution.mixture_size))
+        found = jnp.stack([drawn(part.expand(lead), part_key) for part, part_key in parts], axis)
+    chosen = distribution.mixing_distribution.expand(lead).sample(second).reshape(*lead, *(1,) * -axis)
+    return jnp.squeeze(jnp.take_along_axis(found, chosen, axis), axis)
 
 
 def _many(w: jax.Array, mean: jax.Array, variance: jax.Array, third: Scalar, fourth: Scalar) -> jax.Array:
@@ -226,13 +238,7 @@ def _normal(d: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Arra
     return d.loc + d.scale * quick.normal(key, shape)
 
 
-def _logs(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jnp.log(quick.uniform(key, shape))
-
-
-_NEGATIVE_BINOMIALS = (
-    dist.GammaPoisson, dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs
-)  # fmt: skip
+_NEGATIVE_BINOMIALS = dist.GammaPoisson, dist.NegativeBinomial2, dist.NegativeBinomialLogits, dist.NegativeBinomialProbs
 _BY_QUANTILE = (dist.Exponential, dist.Gumbel, dist.Laplace, dist.Logistic, dist.Cauchy)
 _DRAWS: dict[type, Function] = {
     dist.Poisson: lambda d, key, shape: _poisson_of(jnp.broadcast_to(d.rate, shape), key),
@@ -240,13 +246,13 @@ _DRAWS: dict[type, Function] = {
     **dict.fromkeys(_NEGATIVE_BINOMIALS, lambda d, key, shape: _poisson_of(_gamma_of(d, key, shape), key, 2)),
     **dict.fromkeys(
         (dist.GeometricProbs, dist.GeometricLogits),
-        lambda d, key, shape: jnp.floor(_logs(key, shape) / jnp.log1p(-d.probs)),
+        lambda d, key, shape: jnp.floor(jnp.log(quick.uniform(key, shape)) / jnp.log1p(-d.probs)),
     ),
     dist.Normal: _normal,
     dist.LogNormal: lambda *given: jnp.exp(_normal(*given)),
     dist.StudentT: _student_t,
     **dict.fromkeys(_BY_QUANTILE, lambda d, key, shape: d.icdf(quick.uniform(key, shape))),
-    dist.Weibull: lambda d, key, shape: d.scale * (-_logs(key, shape)) ** (1.0 / d.concentration),
+    dist.Weibull: lambda d, key, shape: d.scale * (-jnp.log(quick.uniform(key, shape))) ** (1.0 / d.concentration),
     **dict.fromkeys((dist.Gamma, dist.Chi2), _gamma_of),
     dist.InverseGamma: lambda d, key, shape: d.rate / _gamma(d.concentration, key, shape),
     dist.Beta: _beta,
@@ -255,4 +261,5 @@ _DRAWS: dict[type, Function] = {
     dist.DirichletMultinomial: _dirichlet_multinomial,
     **dict.fromkeys((dist.ZeroInflatedPoisson, ZeroInflatedProbs, ZeroInflatedLogits), _zero_inflated),
     **dict.fromkeys((dist.HurdlePoisson, dist.HurdleGamma, dist.HurdleLogNormal, HurdleProbs, HurdleLogits), _hurdle),
+    **dict.fromkeys((dist.MixtureGeneral, dist.MixtureSameFamily), _mixture),
 }

@@ -45,7 +45,7 @@ class Widths(NamedTuple):
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
         ratios = np.sqrt(released / modelled)
         number = int(np.argmax(np.abs(np.log(ratios))))
-        return cls(*last.dispersion, names[number], float(ratios[number]))
+        return cls(*last.dispersion(), names[number], float(ratios[number]))
 
 
 class Pull(NamedTuple):
@@ -146,14 +146,14 @@ class Measured(Fit):
         """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
         sd, scalars = np.sqrt(found.variance), run.scalars
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess, along, run.sampled, rows_per_unit)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess(), along, run.sampled(), rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
-        spread, one_sided = run.covariance[0] if prior.is_full else np.eye(1), run.one_sided
+        spread, one_sided = run.covariance[0] if prior.is_full else np.eye(1), run.one_sided()
         moved = np.abs(run.surrogate.basis.to_latents(one_sided.move)) / sd
         is_seen = one_sided.sure > ONE_SIDED and one_sided.known > 0.5
         return cls(
-            **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved,
+            **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved(),
             one_sided=names[int(np.argmax(moved))] if is_seen else "",
             norms=(run.norm, run.curvature_bound), curvature=prior.released_part,
             arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),

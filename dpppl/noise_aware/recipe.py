@@ -9,7 +9,8 @@ A large norm adds noise. A small one moves the root of the clipped score away fr
 follow the model. So ranks of responses, before the late looks, decide how long their norm is; see `bounds.chosen_norm`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -164,7 +165,7 @@ class Outcome(NamedTuple):
     - **earlier** - the same given the early looks alone.
     - **chi_squared**, **degrees** - the scatter of late scores around one line in units of their noise, and its degrees of
       freedom.
-    - **excess** - relative excess of the posterior's spread over its noiseless value.
+    - **excess** - relative excess of the posterior's spread over its noiseless value; like the next four called by the verdict.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
     - **one_sided** - see `OneSided`.
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
@@ -181,11 +182,11 @@ class Outcome(NamedTuple):
     earlier: Known
     chi_squared: float
     degrees: int
-    excess: float
-    resolved: float
-    one_sided: OneSided
-    sampled: float
-    dispersion: tuple[float, float]
+    excess: Callable[[], float]
+    resolved: Callable[[], float]
+    one_sided: Callable[[], OneSided]
+    sampled: Callable[[], float]
+    dispersion: Callable[[], tuple[float, float]]
     scalars: Scalars
 
 
@@ -320,9 +321,9 @@ def _concluded(
         at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),
         basis.covariance_of_latents(spread), earlier,
         chi_squared=float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected) / degrees), degrees=degrees,
-        excess=excess_of(surrogate, covariance, spread), resolved=resolved(spreads, covariance),
-        one_sided=OneSided.of(released, h, spread, covariance),
-        sampled=largest_sampled(surrogate, covariance, spread),
-        dispersion=dispersion(released.score_variance, released.score_variance_std, h),
+        excess=partial(excess_of, surrogate, covariance, spread), resolved=partial(resolved, spreads, covariance),
+        one_sided=partial(OneSided.of, released, h, spread, covariance),
+        sampled=partial(largest_sampled, surrogate, covariance, spread),
+        dispersion=partial(dispersion, released.score_variance, released.score_variance_std, h),
         scalars=Scalars(values, directions.coordinates, noise),
     )  # fmt: skip

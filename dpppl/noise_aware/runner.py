@@ -35,6 +35,8 @@ from dpppl.runs.session import Request, Run, session
 from dpppl.types import Distribution, Document, Tree
 from dpppl.validation import checked
 
+_AGAIN = "sample_again(dpppl.secret_key(), ...) with the arguments of run makes samples and verdict of it at no cost"
+_GOES_ON = "once the cause is mended, run with the same arguments goes on from there if it has a checkpoint"
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # without a rate: phases differ too much
 
 
@@ -115,13 +117,14 @@ class NoiseAware(NoiseAwareSettings):
         self.budget.admit([charge], run.run_id)
         responses, access_key = bound.responses, keys.stream(run.key, "accesses")
         statistics = statistics_of(responses, coordinates.latents, prior.first(), self.weights, self.most_scores)
-        with bar_for(len(charge.noise_multipliers), visible=self.progress_bar, bar_format=_BAR) as bar:
+        num_accesses = len(charge.noise_multipliers)
+        with bar_for(num_accesses, visible=self.progress_bar, bar_format=_BAR) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             digest = ",".join(program.digest for program in programs.values())
             if run.checkpoint is not None:
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
                 run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
-            num_gradients = len(charge.noise_multipliers) * bound.split.num_rows
+            num_gradients = num_accesses * bound.split.num_rows
             duration = Duration.of(bound.split, num_gradients, bound.responses, coordinates.moves)
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
@@ -135,7 +138,8 @@ class NoiseAware(NoiseAwareSettings):
                 charging = partial(opened.charge, 0), charge.noise_multipliers, run.checkpoint
                 made = Accesses(programs, access_key, rows, public, *charging)
                 self._releases = Released(prior, is_normal, scale, [], public)
-                found = conclusion.looked(self, bound, self._releases, made.asker(self._releases.values, bar))
+                with concluding("the posterior", _AGAIN, lambda: len(self.releases.values) == num_accesses, _GOES_ON):
+                    found = conclusion.looked(self, bound, self._releases, made.asker(self._releases.values, bar))
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
         opened.processes.enter("end", run.forget)
@@ -172,15 +176,12 @@ class NoiseAware(NoiseAwareSettings):
 
     def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
         """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""
-        again = (
-            "sample_again(dpppl.secret_key(), ...) with the arguments of run makes samples and verdict of it at no cost"
-        )
-        with concluding("samples", again):
+        with concluding("samples", _AGAIN):
             given = self, bound, self.releases, found
             found_posterior, samples = conclusion.drawn(*given, key, is_modelled)
             self._mixture, self._samples, self._verdict = found_posterior.mixture, samples, None
             self._provenance = self._provenance.ended(Status.COMPLETE)
-        with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {again}"):
+        with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {_AGAIN}"):
             self._verdict = conclusion.judged(*given, found_posterior, self._names)
 
     @property

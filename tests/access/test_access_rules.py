@@ -1,13 +1,16 @@
 """Sums by chunks and by blocks, events, and what an access refuses, each by itself: most without a program that is compiled."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_ghost
+from jax import lax
 
-from dpppl.access import centring, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
+from dpppl.access import centring, convolutions, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
 from dpppl.access.clipping import Adaptive, Flat, PerSite, british, scaled, with_count
 from dpppl.access.drawn import Blocks, Drawn
 from dpppl.access.mechanism import Mechanism
@@ -202,6 +205,110 @@ def test_factors_keep_the_products_that_a_gradient_leaves_out(monkeypatch):
     assert row_program(SimpleNamespace(**made, forms="forms")) is passes.FACTORS
 
 
+def clipped_words(z, row, public):
+    """Numbers beyond the table are those of its ends, and two stand twice."""
+    return jnp.sum(jnp.tanh(z["table"].at[row[0]].get(mode="clip") @ z["v"]) ** 2)
+
+
+def rearranged(z, row, public):
+    """A kernel that comes flat, and whose input is no row's; images in another order of axes; an image whose kernel is the row's."""
+    kernel = lax.conv_general_dilated(z["k"].reshape(1, 2, 3, 3).transpose(0, 3, 2, 1), z["l"], (1, 1), "SAME",
+                                      dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+    x = lax.conv_general_dilated(row[0], kernel.reshape(3, 3, 2, 4), (2, 1), [(1, 0), (0, 2)], rhs_dilation=(1, 2),
+                                 dimension_numbers=("CHWN", "HWIO", "NCHW"))  # fmt: skip
+    of_row = lax.conv_general_dilated(
+        z["image"], row[0][:, :2, :3], (1, 1), "VALID", dimension_numbers=("NHWC", "IHWO", "NHWC")
+    )
+    return jnp.sum(jnp.tanh(x) ** 2) + jnp.sum(jnp.tanh(of_row) ** 2)
+
+
+RNG = np.random.default_rng(0)
+ONE_ROW = {
+    clipped_words: (
+        {"table": (60, 12), "v": (12, 9)},
+        (np.int32([3, 0, 99, 3, 59]),),
+        ["lookup", "whole"],
+    ),
+    rearranged: (
+        {"image": (1, 4, 4, 2), "k": (18,), "l": (3, 3, 2, 8)},
+        (RNG.normal(size=(2, 7, 6, 1)).astype(np.float32),),
+        ["whole", "whole", "whole"],
+    ),
+}
+
+
+def whole(form, found):
+    """A gradient from what a form says of it."""
+    if form.kind == "lookup":
+        number, b = found
+        table = np.zeros((form.sizes[2] + 1, form.sizes[3]))
+        np.add.at(table, number, b)
+        return factors.restored(table[:-1], form.restore)
+    return factors.restored(found[0] if form.kind == "whole" else np.einsum("gm,gn->gmn", *found), form.restore)
+
+
+SUMMED = {
+    clipped_words: 0,
+    rearranged: 1,
+    test_ghost.grouped: 0,
+    test_ghost.convolutions: 2,
+    test_ghost.recurrent: 2,
+    test_ghost.loops: 4,
+}
+"""By program, in how many products the positions are summed."""
+
+
+@pytest.mark.parametrize("program", SUMMED, ids=lambda program: program.__name__)
+def test_factors_of_a_row_are_its_gradient(program):
+    if program in ONE_ROW:
+        shapes, row, kinds = ONE_ROW[program]
+        z = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    else:
+        (z, row), kinds = test_ghost.drawn(program, 1, 0), test_ghost.NETWORKS[program][2]
+        row = jax.tree.map(lambda leaf: leaf[0], row)
+    planned = factors.plan(program, z, row)
+    assert [form.kind for form in planned.forms] == kinds and len(planned.summed) == SUMMED[program]
+    found = jax.jit(lambda leaves: factors.factors(planned, leaves))(jax.tree.leaves((z, row)))
+    expected = jax.tree.leaves(jax.jit(jax.grad(program))(z, row, None))
+    for form, own, gradient in zip(planned.forms, found, expected):
+        np.testing.assert_allclose(whole(form, jax.tree.map(np.asarray, own)), gradient, rtol=2e-4, atol=2e-5)
+
+
+def test_a_lookup_of_many_rows_of_a_table_is_no_saving():
+    """Of a table of 20 rows five are; its rows' numbers are the row's own, though those below 0 were counted from the end."""
+    z = {"table": np.zeros((20, 12), np.float32), "v": np.zeros((12, 9), np.float32)}
+    for count, kind in ((5, "lookup"), (6, "whole")):
+        form = factors.plan(clipped_words, z, (np.zeros(count, np.int32),)).forms[0]
+        assert (form.kind, form.exact) == (kind, kind == "lookup")
+
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def test_dilated_convolutions_are_left_as_they_are():
+    x, w = RNG.normal(size=(1, 7, 7, 2)).astype(np.float32), RNG.normal(size=(3, 3, 2, 4)).astype(np.float32)
+    for dilation in ({"lhs_dilation": (2, 1)}, {"rhs_dilation": (1, 2)}):
+        run = partial(
+            lax.conv_general_dilated, window_strides=(1, 1), padding=[(0, 0)] * 2, dimension_numbers=NHWC, **dilation
+        )
+        np.testing.assert_array_equal(jax.jit(convolutions.rewrite(run))(x, w), jax.jit(run)(x, w))
+
+
+@pytest.mark.parametrize("convolved", [False, True])
+def test_chunks_of_convolutions_fit_into_the_cache(convolved, monkeypatch):
+    """And all are whole multiples of four, in equal blocks."""
+    chunks = []
+    monkeypatch.setattr(ghost_sum, "over_drawn", lambda chunk_sum, drawn, chunk, placement: chunks.append(chunk))
+    form = factors.Form("whole", (50, 50), np.float32, convolved=convolved)
+    forms = ghost_sum.Forms((form,), jax.tree.structure(0))
+    for num_rows in (1_001, 100_000):
+        ghost_sum.clipped_sum(None, forms, Drawn(np.zeros((num_rows, 1), np.float32)), FLAT)
+    assert chunks == CHUNKS[convolved]
+
+
+CHUNKS = {False: [1_001, 2_048], True: [432, 432]}
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_products_are_summed_over_all_blocks_of_rows(groups, dtype):
@@ -210,6 +317,8 @@ def test_products_are_summed_over_all_blocks_of_rows(groups, dtype):
     with jax.enable_x64(True):
         a, b = (jnp.asarray(rng.integers(-3, 4, (rows, groups, k)), dtype) for k in (2, 3))
         found = jax.jit(ghost_sum._product)(a, b)
+        is_one = "length=0" in str(jax.make_jaxpr(ghost_sum._product)(a, b))  # no block but the first
+        assert is_one == (dtype == np.float64)
         np.testing.assert_array_equal(found, np.einsum("bgm,bgn->gmn", np.asarray(a, int), np.asarray(b, int)))
 
 

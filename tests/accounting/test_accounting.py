@@ -25,6 +25,8 @@ from dpppl.accounting import (
     to_dp_event,
 )
 from dpppl.accounting.curves import Curve
+from dpppl.accounting.losses import Access
+from dpppl.accounting.unit import Unit
 from dpppl.errors import ConfigurationError
 
 
@@ -544,3 +546,28 @@ def test_rates_at_which_nothing_is_lost(relation, rate):
     once = leaky(0.0, rate, 50.0, 1, neighboring_relation=relation)
     assert epsilon(once, 1e-5) == 0.0 and 0.0 <= delta(once, 1e-9) < 1e-9
     assert 0.0 < epsilon(once, 1e-12, "rdp") < 0.1 and 0.0 < epsilon(leaky(0.0, 0.01, 50.0, 1), 1e-12)
+
+
+def test_corners_of_events():
+    """Each by itself: accesses without noise, an empty batch, a pair of three, numbers that are not finite, two relations."""
+    assert isinstance(to_dp_event(events((0.0, 1), (2.0, 3))), dp_accounting.NonPrivateDpEvent)
+    empty = dp_accounting.SampledWithoutReplacementDpEvent(10, 0, dp_accounting.GaussianDpEvent(1.0))
+    assert from_dp_event(empty) == ()
+    with pytest.raises(ConfigurationError, match="are pairs"):
+        events((1.0, 2, 3))
+    with pytest.raises(ConfigurationError, match="must be finite"):
+        round_down(np.array([1.0, np.inf]))
+    other = GaussianEvent(noise_multipliers=((1.0, 1),), neighboring_relation="replace_one")
+    with pytest.raises(ConfigurationError, match="the same neighbouring relation"):
+        SelectionEvent(candidates=((events((1.0, 1)),), (other,)), mean=2.0)
+    assert "the at most 3 rows of a person" in Unit(max_rows=3).relation("zero_out")
+
+
+def events(*pairs):
+    return GaussianEvent(noise_multipliers=pairs)
+
+
+def test_losses_on_a_grid_begin_below_the_least():
+    access = Access(np.ones(1), np.ones(1), np.zeros(1), np.ones(1), 1)
+    least = access.nodes[1][0]
+    assert least - 1e-3 <= access.on_grid(1e-3).index[0] * 1e-3 <= least

@@ -33,18 +33,6 @@ def plan():
     return accounting.plan(num_data=20_000, target_epsilon=1.0, target_delta=1e-5, rates=(1.0, 0.1), num_steps=(200,))
 
 
-def test_every_option_costs_the_target_as_the_door_charges_it(plan):
-    assert {o.method for o in plan.options} == {"NoiseAware", "DPSGLD", "DPSGHMC", "DPSGNHT", "SVI"}
-    for option in plan.options:
-        if option.method == "NoiseAware":  # its noise is 1 / mu of all accesses together
-            noise, subsampling = plan_of().noise_multipliers(option.noise_multiplier), FullBatch()
-        else:
-            noise = np.full(option.num_steps, option.noise_multiplier)
-            subsampling = Poisson(option.rate) if option.rate < 1 else FullBatch()
-        event = Mechanism(clipping=Flat(1.0), subsampling=subsampling).event(noise)
-        assert 0.995 < accounting.epsilon(event, 1e-5) <= 1.0
-
-
 def test_steps_and_times_are_those_of_the_kernels(plan):
     options = [option for option in plan.options if option.method.startswith("DPSG")]
     assert {option.rate < 1 for option in options} == {True, False}
@@ -56,6 +44,18 @@ def test_steps_and_times_are_those_of_the_kernels(plan):
         assert option.step_size == pytest.approx(float(kernel.matched_step_size(option.noise_multiplier)), rel=1e-6)
         assert option.diffusion_time == pytest.approx(kernel.total_time(option.num_steps), rel=1e-5)
         assert option.explored_above * plan.num_data == pytest.approx(100 / option.diffusion_time)
+
+
+def test_every_option_costs_the_target_as_the_door_charges_it(plan):
+    assert {o.method for o in plan.options} == {"NoiseAware", "DPSGLD", "DPSGHMC", "DPSGNHT", "SVI"}
+    for option in plan.options:
+        if option.method == "NoiseAware":  # its noise is 1 / mu of all accesses together
+            noise, subsampling = plan_of().noise_multipliers(option.noise_multiplier), FullBatch()
+        else:
+            noise = np.full(option.num_steps, option.noise_multiplier)
+            subsampling = Poisson(option.rate) if option.rate < 1 else FullBatch()
+        event = Mechanism(clipping=Flat(1.0), subsampling=subsampling).event(noise)
+        assert 0.995 < accounting.epsilon(event, 1e-5) <= 1.0
 
 
 def test_what_is_said_of_noise_aware_is_its_own_plan():
@@ -217,3 +217,11 @@ def test_compared_runs_add_up():
 def test_the_picture_shows_every_kind(plan):
     labels = [text.get_text() for text in plotting.plan_picture(plan).get_legend().get_texts()]
     assert [label.split(",")[0] for label in labels] == ["without privacy", "NoiseAware", "SVI", "DPSGLD"]
+
+
+def test_what_looks_cost_and_add():
+    """Fitted constants, for two sizes of a model; a half of one of them moves each number by a hundredth or more."""
+    assert looks.shares(5, 20_000).curvature == pytest.approx(0.0871410, rel=1e-5)
+    assert looks.shares(2, 1e6).curvature == 0.05  # the least
+    assert looks.added_variance(5, 20_000, 1.0, 3.0) == pytest.approx(0.01535513, rel=1e-5)
+    assert looks.added_variance(10, 1_000, 2.0, 12.0) == pytest.approx(1.4265264, rel=1e-5)

@@ -196,3 +196,16 @@ def test_noise_for_an_advantage(target):
     leaky = functools.partial(poisson, rate=1.0, failure_probability=0.2)
     with pytest.raises(dpppl.ConfigurationError, match=r"target advantage .* cannot be met"):
         dpppl.accounting.calibrate_advantage(leaky, target)
+
+
+def test_corners_of_a_trade_off():
+    """Without noise, sampled or not, and where 1 / noise^2 is more than a float; a rate of 1; rates that are words."""
+    for event in (
+        GaussianEvent(noise_multipliers=((0.0, 1),), sampling_rate=0.1),
+        GaussianEvent(noise_multipliers=((1e-160, 1),)),
+    ):
+        assert dpppl.accounting.trade_off(event).deltas.tolist() == [1.0]
+    found = dpppl.accounting.trade_off(GaussianEvent(noise_multipliers=((2.0, 1),)))
+    assert found.positive_predictive_value(0.3, 1.0) == pytest.approx(0.3)
+    with pytest.raises(dpppl.ConfigurationError, match="must be a number in"):
+        found.true_positive_rate(["a", 0.2])

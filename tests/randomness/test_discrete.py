@@ -86,6 +86,22 @@ def test_a_candidate_is_kept_with_the_stated_probability():
     assert number.tolist() == [0, 0] and kept.tolist() == [False, True]  # zero has one sign
 
 
+def test_a_bucket_is_its_own_strip_below_its_threshold():
+    """All 92 bits: one less is the bucket's own strip, and the threshold itself is the other's."""
+    thresholds, lower, others = discrete._tables()
+    bucket = next(
+        k for k in range(len(others)) if 0 < thresholds[k] % 2**40 and others[k] != k and 0 < lower[k] < 2**32
+    )
+    rest, words = int(thresholds[bucket]), np.zeros((6, 5), np.uint32)
+    for column, (own, last) in enumerate(
+        [(rest - 1, 2**32 - 1), (rest, lower[bucket] - 1), (rest, lower[bucket]), (rest + 1, 0), (rest - 256, 0)]
+    ):
+        words[:4, column] = own & 255, (bucket << 20) | (own >> 40), (own >> 8) & (2**32 - 1), last
+    with jax.enable_x64(True):
+        number, _ = jax.jit(lambda words: discrete._candidates(words))(words)
+    assert (np.asarray(number) >> discrete._PLACE_BITS).tolist() == [bucket, bucket, others[bucket], others[bucket], bucket]
+
+
 @pytest.mark.slow
 def test_the_numbers_are_gaussian():
     """Kolmogorov-Smirnov and the fourth moment, 2 million draws, false-alarm rate 2e-6; 1 % more or less is rejected."""

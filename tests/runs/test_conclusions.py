@@ -107,6 +107,57 @@ def test_draws_that_fail_are_made_again_from_the_releases(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "number", ["surrogate.OneSided.of", "surrogate.excess_of", "surrogate.largest_sampled", "curvature.dispersion"]
+)
+def test_a_number_for_the_verdict_that_fails_costs_no_samples(number, monkeypatch):
+    runner, run = noise_aware()
+    module, name = number.split(".", 1)
+    monkeypatch.setattr(f"dpppl.noise_aware.{module if '.' in name else 'recipe'}.{name}", fails)
+    with pytest.raises(dpppl.ConclusionError, match=r"^the verdict could not.*returns the samples"):
+        run()
+    assert np.all(np.isfinite(samples(runner)))
+
+
+@pytest.mark.slow
+def test_arithmetic_that_fails_between_accesses_goes_on_from_the_checkpoint(tmp_path, monkeypatch):
+    runner = dpppl.NoiseAware(
+        normal_mean, num_samples=20, progress_bar=False, checkpoint=tmp_path / "run.npz", **BUDGET
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("dpppl.noise_aware.recipe._turned", fails)
+        with pytest.raises(
+            dpppl.ConclusionError, match="those to come are not: once the cause is mended, run with the same"
+        ):
+            runner.run(dpppl.secret_key(), Y)
+    with pytest.raises(dpppl.ConfigurationError, match="interrupted before it had released all"):
+        runner.sample_again(dpppl.secret_key(), Y)
+    assert 0.0 < runner.privacy_report().epsilon < 10.0
+    runner.run(dpppl.secret_key(), Y)
+    assert samples(runner).shape == (20,) and 19.0 < runner.privacy_report().epsilon <= 20.0
+
+
+@pytest.mark.slow
+def test_a_frame_that_fails_names_a_norm_of_one_s_own(tmp_path, monkeypatch):
+    settings = dict(
+        num_warmup=100,
+        num_samples=200,
+        progress_bar=False,
+        ledger=dpppl.PrivacyLedger(tmp_path / "ledger", epsilon=40.0, delta=1e-3),
+    )
+    runner = dpppl.MCMC(dpppl.DPSGLD(normal_mean), frame=True, **settings, **BUDGET)
+    monkeypatch.setattr("dpppl.frame.locate._normal", fails)
+    with pytest.raises(
+        dpppl.ConclusionError, match=r"those to come are not: with a norm of your own, as clipping_norm=1.0"
+    ):
+        runner.run(dpppl.secret_key(), Y)
+    assert 0.0 < runner.privacy_report().epsilon < 10.0
+    runner = dpppl.MCMC(dpppl.DPSGLD(normal_mean, clipping_norm=1.0), **settings, **BUDGET)
+    runner.run(dpppl.secret_key(), Y)
+    assert samples(runner).shape == (200,)
+
+
+@pytest.mark.slow
 def test_a_warning_that_is_an_error_costs_no_result():
     """Of parameters that are not finite SVI warns; where warnings are errors, the result is kept."""
     runner = dpppl.SVI(normal_mean, AutoNormal(normal_mean), optax.sgd(1e38), clipping_norm=1e6, **BUDGET)
@@ -163,3 +214,24 @@ def test_an_error_after_the_accesses_is_one_of_ours():
         raise dpppl.ConclusionError("inner")
     with pytest.raises(KeyboardInterrupt), dpppl.errors.concluding("samples", "call f"):
         raise KeyboardInterrupt
+
+
+def test_an_error_between_accesses_says_that_those_to_come_are_not_charged():
+    """One of ours, such as that of a ledger that cannot be written, stays as it is; once all accesses were made none does."""
+    done = []
+    between = lambda: dpppl.errors.concluding("samples", "call f", lambda: bool(done), "mend it")  # noqa: E731
+    with (
+        pytest.raises(
+            dpppl.ConclusionError, match=r"KeyError, shown above\)\. Accesses so far stay charged.*: mend it\."
+        ),
+        between(),
+    ):
+        fails()
+    with pytest.raises(dpppl.LedgerError, match="full"), between():
+        raise dpppl.LedgerError("full")
+    done.append(True)
+    with (
+        pytest.raises(dpppl.ConclusionError, match=r"LedgerError, shown above\)\. All accesses.*kept: call f\."),
+        between(),
+    ):
+        raise dpppl.LedgerError("full")

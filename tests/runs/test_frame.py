@@ -30,7 +30,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
-from dpppl.frame.guides import MovedOptimizer, Movement
+from dpppl.frame.guides import MovedOptimizer, Movement, is_of
 from dpppl.frame.locate import SHARE, Locator, clipped_at, first_charges, frame_charge, locator_or_none, scale_of
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Arrival, Measured
@@ -93,6 +93,32 @@ def test_the_coordinates_of_a_metric():
     assert list(found["a"]) == [3.0, 5.0]
     root[1, 0] = 1.0
     assert list(Metric({"a": (2,)}, np.zeros(2), root).least({"a": np.array([3.0, 5.0])})["a"]) == [3.0, 3.0]
+
+
+def test_a_latent_is_as_good_as_coordinates_that_have_a_tenth_of_its_variance():
+    root = np.array([[1.0, 0.0, 0.0], [0.3, 0.95, 0.0], [0.2, 0.4, 1.0]])
+    assert list(Metric({"a": (3,)}, np.zeros(3), root).least({"a": np.array([0.0, 1.0, 3.0])})["a"]) == [0.0, 1.0, 1.0]
+
+
+def test_latents_that_are_known_only_together_are_named():
+    found = [Metric({"a": (2,)}, np.zeros(2), np.array([[1.0, 0.0], [r, 0.001]])).findings for r in (0.0, -1.0)]
+    assert found[0] == () and len(found[1]) == 1 and "a[0]" in str(found[1][0]) and "a[1]" in str(found[1][0])
+
+
+def test_parameters_move_there_and_back_and_an_optimizer_that_moves_them_pickles():
+    frame, exp = metric(), dist.transforms.ExpTransform()
+    located = replace(frame, shapes={"w_auto_loc": (3,), "b_auto_loc": ()})
+    movement = Movement(located, {"w_auto_scale": exp, "b_auto_scale": exp})
+    phi = movement.start()
+    assert phi.keys() == {"w_auto_loc", "b_auto_loc", "w_auto_scale", "b_auto_scale"}
+    assert all(np.allclose(value, 0.0, atol=1e-3) for value in movement.inside(phi).values())
+    optimizer = MovedOptimizer(40, movement)
+    state = optimizer.init(phi)
+    for name, value in optimizer.get_params(state).items():
+        assert np.allclose(value, phi[name], atol=1e-4)
+    assert is_of(state, pickle.loads(pickle.dumps(optimizer)))
+    other = Movement(replace(located, centre=located.centre + 1.0), movement.transforms)
+    assert not is_of(state, MovedOptimizer(40, other)) and not is_of(state, SimpleNamespace())
 
 
 @pytest.mark.quick_cases(1)
@@ -210,6 +236,9 @@ def test_the_norm_of_a_run_in_a_metric():
     squared = 4.0 / (0.1 * middle**2 + 0.9 * norms.middles[0] ** 2)  # rows whose squared norms add up to d = 4
     for part in (1.0, 0.9, 0.1):  # the histogram shows this part of the information
         assert chosen(1000.0, num_rows=part * squared)[2] == pytest.approx(part, rel=0.02)
+    far = Norms(np.array([-1.0, 0.0, 3.0, 4.0, 8.0, 9.0]), np.array([0.9, 0.0, 0.0999, 0.0, 0.0001]), 0.0)
+    steps = [Charge(histogram_mechanism(), np.full(100, 1e-6))]
+    assert clipped_at(metric(), far, N, steps)[0] < 4.0 * far.high_quantile(0.99) < 2.0**8
     partly = replace(metric(), information=2.0)  # the prior holds the rest
     assert chosen(1000.0, num_rows=0.5 * squared, at=partly)[2] == pytest.approx(1.0, rel=0.02)
     assert chosen(1000.0, num_rows=0.45 * squared, at=partly)[2] == pytest.approx(0.9, rel=0.02)
