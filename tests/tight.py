@@ -29,7 +29,7 @@ def gaussian_epsilon(mu, delta):
         log_second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
         return special.ndtr(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
 
-    return brentq(excess, 0.0, 50 * mu * (mu + 10), xtol=1e-12)
+    return 0.0 if excess(0.0) <= 0.0 else brentq(excess, 0.0, 50 * mu * (mu + 10), xtol=1e-12)
 
 
 def interval_probability(low, high, mean):
