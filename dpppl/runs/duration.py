@@ -49,7 +49,7 @@ class Duration(NamedTuple):
         )
 
     def after(self, frame: "Duration") -> "Duration":
-        """That of chains or of SVI whose frame makes the accesses of a NoiseAware run first."""
+        """The duration of chains or of SVI whose frame makes the accesses of a NoiseAware run first."""
         start, again = self.start + frame.start - _START, self.again + frame.again
         return self._replace(start=start, again=again, accesses=self.accesses + frame.accesses)
 
