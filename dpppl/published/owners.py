@@ -49,10 +49,18 @@ class Mixture(NamedTuple):
 
     def log_prob(self, z: jax.Array, num_owners: int = 1) -> jax.Array:
         """The log likelihood (...) of coordinates (..., d), but for a constant, as a factor of those of several owners."""
-        moves = jnp.einsum("nkij,...kj->...nki", jnp.asarray(self.slopes, float), self.blocks(z))
-        squares = jnp.sum((jnp.asarray(self.offsets, float) + moves) ** 2, axis=(-2, -1))
+        squares = self._squares(z)
         logs = jnp.asarray(self.log_weights / num_owners, float) - 0.5 * squares
         return jax.nn.logsumexp(logs, axis=-1) - np.log(len(self.log_weights))
+
+    def _squares(self, z: jax.Array) -> jax.Array:
+        """|offset + slope v|^2, (..., n)."""
+        moves = jnp.einsum("nkij,...kj->...nki", jnp.asarray(self.slopes, float), self.blocks(z))
+        return jnp.sum((jnp.asarray(self.offsets, float) + moves) ** 2, axis=(-2, -1))
+
+    def fall(self, z: jax.Array) -> jax.Array:
+        """How far coordinates (..., d) lie from the maximum, in standard deviations of the likelihood, (...)."""
+        return jnp.sqrt(jnp.mean(self._squares(z), axis=-1))
 
     def distance(self, z: jax.Array) -> jax.Array:
         """How far coordinates (..., d) lie from the centre, in standard deviations of the likelihood, (...)."""

@@ -100,16 +100,23 @@ def sampled(
 
 
 def far(sites: Sequence[Site], owners: Sequence[Owner], values: BySite) -> list[str]:
-    """A sentence for each owner who looked at its rows elsewhere than most of these draws lie."""
-    z = coordinates(sites, {site.name: values[site.name] for site in sites})
-    found = []
-    for owner in owners:
-        share = float(np.mean(np.asarray(owner.mixture.distance(z)) > owner.mixture.reach))
-        if share > 0.5:
-            found.append(
-                f"{share:.0%} of the posterior lies where {owner.facts.name} made no look at its rows, farther away than 99 in "
-                "100 draws of its own posterior: the likelihood is extrapolated there, so ask for a run with this prior."
-            )
+    """A sentence for each owner whose looks say nothing of the likelihood where most of these draws lie."""
+    from scipy.stats import chi2
+
+    z, found = coordinates(sites, {site.name: values[site.name] for site in sites}), list[str]()
+    for mixture, name in ((owner.mixture, owner.facts.name) for owner in owners):
+        places = (
+            (mixture.distance(z), mixture.reach,
+             f"where {name} made no look at its rows, farther away than 99 in 100 draws of its own posterior"),
+            (mixture.fall(z), chi2.ppf(0.99, z.shape[-1]) ** 0.5,
+             f"farther from the maximum of the likelihood of {name} than 99 in 100 draws of it, so prior and data disagree"),
+        )  # fmt: skip
+        words = [
+            f"{share:.0%} of the posterior lies {place}: the likelihood is extrapolated there, so ask for a run with this prior."
+            for far, most, place in places
+            if (share := float(np.mean(np.asarray(far) > most))) > 0.5
+        ]
+        found += words[:1]
     return found
 
 
@@ -147,10 +154,11 @@ class Sensitivity:
     def cells(self) -> list[tuple[str, ...]]:
         """The table as words, its head first: element, prior, mean, sd, interval, and the share from the data."""
         head = ("element", "prior", "mean", "sd", f"{self.prob:.0%} interval", "from the data")
-        return [head] + [
+        texts: list[tuple[str, ...]] = [
             (r.element, r.prior, f"{r.mean:.3g}", f"{r.sd:.2g}", f"{r.low:.3g} to {r.high:.3g}", f"{r.learned:.0%}")
             for r in self.rows
         ]
+        return [head, *texts]
 
     def __str__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.cells)]

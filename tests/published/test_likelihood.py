@@ -315,6 +315,18 @@ def test_draws_far_from_all_looks_are_told():
     share = np.mean(distances > likelihood.owners[0].mixture.reach)
     assert share < 0.03 and not likelihood.far_from_looks(values)
     assert "where A made no look" in likelihood.far_from_looks(values | {"w": z[:, 1:] + 3.0})[0]
+    owner = likelihood.owners[0]
+    wide = Likelihood(SITES, (Owner(owner.facts, owner.mixture._replace(reach=np.array(1e9))),))
+    assert not wide.far_from_looks(values)
+    assert "from the maximum of the likelihood of A" in wide.far_from_looks(values | {"w": z[:, 1:] + 3.0})[0]
+
+
+def test_the_fall_of_a_likelihood_is_its_distance_from_the_maximum():
+    """Of one normal law: half the square is what the log likelihood has lost."""
+    mixture = published(mixture_of(draws=1))
+    z = jnp.asarray(mixture_of().draw(np.random.default_rng(0), 20), jnp.float32)
+    logs = mixture.log_prob(z) - mixture.log_weights[0]
+    assert np.allclose(-0.5 * mixture.fall(z) ** 2, logs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
