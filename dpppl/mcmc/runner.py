@@ -293,8 +293,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             constrain = proved(constrain, shapes, chains.public, num_rows=bound.split.num_rows)
             check_prior_stability(bound, chains.one, chains.public, chains.call.num_steps)
 
-        states, records = drive(run, plan, self.budget, partial(self._begin, bound, chains.call))
-        ended, of_states = Outcome.of(chains, states, records, constrain)
+        of = partial(Outcome.of, chains, constrain=constrain)
+        ended, of_states = drive(run, plan, self.budget, partial(self._begin, bound, chains.call), of)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from dpppl import information_flow
-from dpppl.errors import ConfigurationError, forgetting
+from dpppl.errors import ConfigurationError, concluding, forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
 from dpppl.report.provenance import KeyOrigin
@@ -28,6 +28,7 @@ from dpppl.runs.session import Request, Run, Session, session
 from dpppl.types import Document, Foreign, Function, Numbers, Tree
 
 NUM_CHUNKS = 20
+_GOES_ON = "run with the same arguments makes the results of its checkpoint at no cost"
 TRACING = threading.RLock()
 """NumPyro has one stack of handlers for all threads: models are traced by one thread at a time."""
 
@@ -184,8 +185,9 @@ Begin = Callable[[Tree, Sequence[Charge], KeyOrigin], PrivacyReport]
 """`begin(rows, charges, origin of the key)` notes that a run begins, and reports these charges."""
 
 
-def drive(run: Run, plan: Plan, budget: Budget, begin: Begin) -> tuple[list[Tree], list[Tree]]:
-    """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
+def drive(run: Run, plan: Plan, budget: Budget, begin: Begin, conclude: Function) -> Tree:
+    """Run all steps of each group of chains. Returns `conclude(last states without keys, records)`, each by group; until that is
+    done the run keeps its checkpoint.
 
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
     checkpoint that holds a part of the run, goes on from there."""
@@ -203,9 +205,12 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Begin) -> tuple[list[Tree
         with bar.external_write_mode():
             opened = stack.enter_context(session(run, request, budget))
         finished = _chunks(plan, program, opened, run.checkpoint, bar)
+    is_kept = run.checkpoint is not None
+    with concluding("the results", _GOES_ON, lambda: is_kept, "with checkpoint='run.npz' a run keeps what it released"):
+        states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
+        found = conclude(states, [recorded for _, recorded in finished])
     opened.processes.enter("end", run.forget)
-    states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
-    return states, [recorded for _, recorded in finished]
+    return found
 
 
 def _chunks(

@@ -210,9 +210,12 @@ class SVI(SVIByHand):
         with after_histogram(run):
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
-            [state], [(trajectory, (gradients, shares))] = drive(run, plan(), self.budget, begin)
-        with TRACING:
-            params = constrained(state.optim_state)
+
+            def conclude(states: list[Tree], records: list[Tree]) -> Tree:
+                with TRACING:
+                    return states[0], records[0], constrained(states[0].optim_state)
+
+            state, (trajectory, (gradients, shares)), params = drive(run, plan(), self.budget, begin, conclude)
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         self._result = SVIResult(
