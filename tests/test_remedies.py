@@ -713,6 +713,8 @@ CURES = [
 
 
 EXEMPT = {
+    'with a norm of your own, as clipping_norm=1.0,': 'said of a planted fault; tests/runs/test_conclusions.py types it',
+    "with checkpoint='run.npz' a run keeps": 'said of a planted fault; tests/runs/test_conclusions.py types it',
     '; call it: §(0.01)': 'a part of the message on optimisers; typed in the table',
     'pass §.T': 'a part of the message about other numbers of rows; typed in the table',
     'make a new one, §(..., §=...)': 'typed in the table by its three classes',

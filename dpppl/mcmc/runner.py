@@ -253,8 +253,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             chains = Chains.starting(bound, run.key, call)
             self.budget.admit(chains.charges, run.run_id)
             constrain, plan = self._constrain(chains), self._plan(chains, bound, bound.kernel.start, warmup)
-            states, records = drive(run, plan, self.budget, opened)
-        self._conclude(chains, *Outcome.of(chains, states, records, constrain), counted)
+            ended, of_states = drive(run, plan, self.budget, partial(Outcome.of, chains, constrain=constrain), opened)
+        self._conclude(chains, replace(ended, labels=self._names), of_states, counted)
 
     def _located(
         self, held: ExitStack, run: Run, bound: BoundKernel, call: Call
@@ -301,7 +301,6 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             return proved(constrain, shapes, chains.public, num_rows=split.num_rows)
 
     def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
-        ended = replace(ended, labels=self._names)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):

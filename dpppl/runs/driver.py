@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from dpppl import information_flow
-from dpppl.errors import ConfigurationError, forgetting
+from dpppl.errors import ConfigurationError, concluding, forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
 from dpppl.runs import placing, watching
@@ -26,6 +26,7 @@ from dpppl.runs.session import Request, Run, Session, session
 from dpppl.types import Document, Foreign, Function, Numbers, Tree
 
 NUM_CHUNKS = 20
+_GOES_ON = "run with the same arguments makes the results of its checkpoint at no cost"
 TRACING = threading.RLock()
 """NumPyro has one stack of handlers for all threads: models are traced by one thread at a time."""
 
@@ -178,8 +179,9 @@ class Plan(Request):
         return self.chain_groups[0], self.rows, self.public, number, number
 
 
-def drive(run: Run, plan: Plan, budget: Budget, opened: Session | None = None) -> tuple[list[Tree], list[Tree]]:
-    """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
+def drive(run: Run, plan: Plan, budget: Budget, conclude: Function, opened: Session | None = None) -> Tree:
+    """Run all steps of each group of chains. Returns `conclude(last states without keys, records)`, each by group; until that is
+    done the run keeps its checkpoint.
 
     The program is traced, proved and compiled before a session opens, or in one that is `opened` and planned these steps as its
     last charges. Each chunk is charged before it starts. With a checkpoint that holds a part of the run, goes on from there."""
@@ -199,9 +201,12 @@ def drive(run: Run, plan: Plan, budget: Budget, opened: Session | None = None) -
         else:
             opened.processes.agree(run.key, program.digest, **plan.shared_values)
         finished = _chunks(plan, program, opened.last(plan.charges), run.checkpoint, bar)
+    is_kept = run.checkpoint is not None
+    with concluding("the results", _GOES_ON, lambda: is_kept, "with checkpoint='run.npz' a run keeps what it released"):
+        states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
+        found = conclude(states, [recorded for _, recorded in finished])
     opened.processes.enter("end", run.forget)
-    states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
-    return states, [recorded for _, recorded in finished]
+    return found
 
 
 def _chunks(

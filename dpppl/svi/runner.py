@@ -204,10 +204,13 @@ class SVI(SVIByHand):
                     objective, state, charge = self._given(found, objective, state, charge)
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
+
+            def conclude(states: list[Tree], records: list[Tree]) -> Tree:
+                with TRACING:
+                    return states[0], records[0], constrained(states[0].optim_state)
+
             steps = plan(objective, state, charge)
-            [state], [(trajectory, (gradients, shares))] = drive(run, steps, self.budget, opened)
-        with TRACING:
-            params = constrained(state.optim_state)
+            state, (trajectory, (gradients, shares)), params = drive(run, steps, self.budget, conclude, opened)
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         self._result = SVIResult(

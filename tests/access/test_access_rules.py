@@ -18,6 +18,7 @@ from dpppl.data.rows import Sharded
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.row_program import passes
 from dpppl.subsampling import FullBatch, Poisson
+from dpppl.subsampling.scheme import Selection
 
 FLAT = Flat(1.0)
 
@@ -320,6 +321,35 @@ def test_products_are_summed_over_all_blocks_of_rows(groups, dtype):
         is_one = "length=0" in str(jax.make_jaxpr(ghost_sum._product)(a, b))  # no block but the first
         assert is_one == (dtype == np.float64)
         np.testing.assert_array_equal(found, np.einsum("bgm,bgn->gmn", np.asarray(a, int), np.asarray(b, int)))
+
+
+class Odd(FullBatch):
+    """Rows of odd number, by a mask; `Parts` draws of a part of the rows the even ones."""
+
+    def draw(self, key, num_rows, step=0):
+        return Selection(None, jnp.arange(num_rows) % 2 == 1)
+
+
+class Parts(Odd):
+    def draw_part(self, key, num_rows, step, first, length):
+        return Selection(None, (first + jnp.arange(length)) % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "counts"), [(FullBatch, None), (Odd, [False, True, False]), (Parts, [True, False, True])]
+)
+def test_rows_on_disk_are_drawn_by_parts_where_a_scheme_can(scheme, counts):
+    placement = SimpleNamespace(
+        num_rows=10,
+        at_once=7,
+        at_once_to_draw=5,
+        rows_like=lambda n: {"y": jnp.zeros((n,))},
+        block=lambda start, size: (start, size),
+    )
+    found = drawn._on_disk(scheme(), jax.random.key(0), jnp.int32(0), None, placement)
+    (block, places), mask = found.blocks.fetch(4, 3)
+    assert block == (4, 3) and places.tolist() == [4, 5, 6] and (mask if mask is None else mask.tolist()) == counts
+    assert found.length == 10 and found.blocks.at_once == (7 if counts is None else 5)
 
 
 def test_rows_of_a_device_are_those_of_the_draw_that_it_has():

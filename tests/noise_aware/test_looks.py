@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpppl.access.norm_histogram import LOWEST, SIZE
+from dpppl.frame import locate
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature
@@ -341,3 +342,18 @@ def test_steps_are_short_and_arrive():
     points = np.array([at.point for at in ask.looks])
     assert np.abs(np.diff(points, axis=0)).max() <= 1.5 + 1e-9
     np.testing.assert_allclose(found.belief.mean, np.linalg.solve(h + np.eye(2), h @ ask.x), atol=0.3)
+
+
+def test_a_frame_takes_the_posterior_in_the_units_of_the_latents():
+    """Of latents whose prior sds are 1/4 to 8: centre and covariance of the posterior without noise, within a fifth."""
+    scales, rng = np.array([0.25, 1.0, 4.0, 8.0]), np.random.default_rng(0)
+    axes = np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0]
+    h = NUM_ROWS * ((axes * np.array([0.02, 0.1, 0.3, 0.6])) @ axes.T) / np.outer(scales, scales)
+    prior = Prior(np.zeros(WIDTH), scales, [np.arange(WIDTH)], np.eye(WIDTH))
+    ask = Quadratic(rng.standard_normal(WIDTH) * scales, h, rng)
+    found = recipe.run_recipe(ask, plan_of(True, WIDTH, NUM_ROWS), 1e-2, prior, Bounds(), NUM_ROWS)
+    centre, root, information, unknown = locate._normal(found, prior)
+    expected = np.linalg.inv(h + np.diag(scales**-2.0))
+    sds = np.sqrt(np.diag(expected))
+    assert np.all(np.abs(centre - expected @ h @ ask.x) < 0.2 * sds) and not np.any(unknown)
+    assert np.all(np.abs(root @ root.T - expected) < 0.2 * np.outer(sds, sds)) and abs(information - WIDTH) < 0.1

@@ -99,7 +99,13 @@ def test_a_bucket_is_its_own_strip_below_its_threshold():
         words[:4, column] = own & 255, (bucket << 20) | (own >> 40), (own >> 8) & (2**32 - 1), last
     with jax.enable_x64(True):
         number, _ = jax.jit(lambda words: discrete._candidates(words))(words)
-    assert (np.asarray(number) >> discrete._PLACE_BITS).tolist() == [bucket, bucket, others[bucket], others[bucket], bucket]
+    assert (np.asarray(number) >> discrete._PLACE_BITS).tolist() == [
+        bucket,
+        bucket,
+        others[bucket],
+        others[bucket],
+        bucket,
+    ]
 
 
 @pytest.mark.slow

@@ -138,6 +138,34 @@ def test_arithmetic_that_fails_between_accesses_goes_on_from_the_checkpoint(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["mcmc", "svi"])
+def test_results_that_fail_are_made_again_of_the_checkpoint(method, tmp_path, monkeypatch):
+    settings = dict(print_cost=False, clipping_norm=1.0, noise_multiplier=3.0)
+    path = tmp_path / "run.npz"
+    if method == "mcmc":
+        kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, noise_multiplier=3.0)
+        planted, runner = (
+            "dpppl.mcmc.runner.Outcome.of",
+            dpppl.MCMC(kernel, num_warmup=2, num_samples=8, progress_bar=False, print_cost=False, checkpoint=path),
+        )
+        run = lambda: runner.run(dpppl.secret_key(), Y)  # noqa: E731
+    else:
+        runner = dpppl.SVI(normal_mean, AutoNormal(normal_mean), checkpoint=path, **settings)
+        planted, run = "dpppl.svi.runner.SVI._params", lambda: runner.run(dpppl.secret_key(), 4, Y, progress_bar=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(planted, fails if method == "mcmc" else lambda *_: fails)
+        with pytest.raises(
+            dpppl.ConclusionError,
+            match=r"is kept: run with the same arguments makes the results of its checkpoint at no cost",
+        ):
+            run()
+    assert path.exists()
+    events = runner.privacy_report().events
+    run()
+    assert np.all(np.isfinite(samples(runner))) and runner.privacy_report().events == events and not path.exists()
+
+
+@pytest.mark.slow
 def test_a_frame_that_fails_names_a_norm_of_one_s_own(tmp_path, monkeypatch):
     settings = dict(
         num_warmup=100,

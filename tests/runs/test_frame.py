@@ -30,6 +30,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
+from dpppl.frame import locate
 from dpppl.frame.guides import MovedOptimizer, Movement, is_of
 from dpppl.frame.locate import SHARE, Locator, clipped_at, first_charges, frame_charge, locator_or_none, scale_of
 from dpppl.frame.metric import Metric
@@ -100,6 +101,34 @@ def test_a_latent_is_as_good_as_coordinates_that_have_a_tenth_of_its_variance():
     assert list(Metric({"a": (3,)}, np.zeros(3), root).least({"a": np.array([0.0, 1.0, 3.0])})["a"]) == [0.0, 1.0, 1.0]
 
 
+def test_a_frame_of_latents_beyond_the_coordinates_is_that_of_draws(monkeypatch):
+    """Where the likelihood knows a part of the latents: centre and covariance are those of draws of all."""
+    rng = np.random.default_rng(0)
+    draws = {
+        "theta": rng.normal([1.0, -2.0], [0.5, 2.0], (locate._DRAWS, 2)),
+        "tau": rng.normal(3.0, 0.1, locate._DRAWS),
+    }
+    law = SimpleNamespace(
+        noise_variance=1.0, curvature=SimpleNamespace(as_model=lambda: None), _replace=lambda **_: None
+    )
+    stage = SimpleNamespace(_replace=lambda **_: None, belief=None, surrogate=law)
+    for name, value in {
+        "looked": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
+        "Verdict.from_releases": lambda *_: good_fit(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"dpppl.frame.locate.{name}", value)
+    bound = SimpleNamespace(
+        rows=None, public=None, poisson=(), coordinates=SimpleNamespace(shapes={"theta": (2,)}, names=lambda: ()),
+        split=SimpleNamespace(num_rows=9, latents={name: np.zeros(np.shape(z)[1:]) for name, z in draws.items()}),
+    )  # fmt: skip
+    found = Locator(
+        settings=SimpleNamespace(rows_per_unit=1), bound=bound, prior=None, is_normal=False, charge=frame_charge(1.0, 100),
+        programs={}, key=jax.random.key(0),
+    ).metric(None)  # fmt: skip
+    assert found.shapes == {"theta": (2,), "tau": ()} and np.allclose(found.centre, [1.0, -2.0, 3.0], atol=0.3)
+    assert np.allclose(np.sqrt(np.diag(found.covariance)), [0.5, 2.0, 0.1], rtol=0.1)
+
+
 def test_latents_that_are_known_only_together_are_named():
     found = [Metric({"a": (2,)}, np.zeros(2), np.array([[1.0, 0.0], [r, 0.001]])).findings for r in (0.0, -1.0)]
     assert found[0] == () and len(found[1]) == 1 and "a[0]" in str(found[1][0]) and "a[1]" in str(found[1][0])
@@ -114,6 +143,7 @@ def test_parameters_move_there_and_back_and_an_optimizer_that_moves_them_pickles
     assert all(np.allclose(value, 0.0, atol=1e-3) for value in movement.inside(phi).values())
     optimizer = MovedOptimizer(40, movement)
     state = optimizer.init(phi)
+    assert optimizer.get_params(state).keys() == phi.keys()
     for name, value in optimizer.get_params(state).items():
         assert np.allclose(value, phi[name], atol=1e-4)
     assert is_of(state, pickle.loads(pickle.dumps(optimizer)))
@@ -298,7 +328,8 @@ def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
         ({"link": ("w[0]", -0.1, 8.4, 9)}, 0.04, "read: "),
         ({"impossible": (0.01, 0.001)}, 0.0, "read: "),
         ({"fit": (0.1, 8.8), "skew": (0.1, 8.0)}, 0.4, "read with care: the model may be wrong: by surprise"),
-        ({"unseen": 30.0}, 0.1, "read: "),
+        ({"unseen": 9.5}, 0.4, "read: "),
+        ({"unseen": 10.5}, 0.4, "read with care: the rows are too few for this budget"),
         ({"unseen": 30.0}, 0.4, "read with care: the rows are too few for this budget to check the model: a misfit that moves"),
         ({"unseen": 30.0, "impossible": (0.8, 0.01)}, 0.4, "read with care: the rows are too few"),  # the frame failed
         ({"unseen": 30.0, "link": ("", 0.3, 99.0, 9), "harm": (0.0, 60.0, 0.0)}, 0.4, "do not read: the model is wrong"),

@@ -18,6 +18,7 @@ from dpppl.data.disk import OnDisk
 from dpppl.data.rows import Rows
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.ledger.follower import FollowedLedger
+from dpppl.report.provenance import Start, Status
 from dpppl.runs import (
     announcement,
     driver,
@@ -30,6 +31,7 @@ from dpppl.runs import (
     single_steps,
     watching,
 )
+from dpppl.runs import query as query_room
 from dpppl.runs.budget import Budget
 from dpppl.runs.processes import ProcessGroup
 from dpppl.runs.query import Query, query_charge
@@ -172,6 +174,14 @@ def test_the_digest_of_sharded_rows_is_that_of_their_number_on_one_device(monkey
     assert placing.digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
 
 
+def test_results_leave_the_devices_of_sharded_rows(monkeypatch):
+    stand_in = SimpleNamespace(device_get=lambda tree: ("host", tree), device_put=lambda tree: ("one", tree))
+    monkeypatch.setattr(placing, "jax", stand_in)
+    assert placing.on_one("states", {}) == "states"
+    monkeypatch.setattr(placing, "devices_of", lambda _: "devices")
+    assert placing.on_one("states", {}) == ("one", ("host", "states"))
+
+
 def test_processes_agree_on_what_a_session_shares(monkeypatch):
     agreed = []
     monkeypatch.setattr(ProcessGroup, "agree", lambda self, key, program, **shared: agreed.append((program, shared)))
@@ -215,10 +225,40 @@ def test_the_spread_of_scores_is_raised_by_the_noise_of_their_squares(monkeypatc
         private_score, "noisy_query", lambda query, charge, key, budget: 4.0 * np.array([1.0, 0.5, 0.0])
     )
     found = dpppl.private_score(
-        dpppl.secret_key(), lambda y: y, np.ones(4, np.float32), bounds=(0.0, 8.0), noise_multiplier=1.0, measure_spread=True
+        dpppl.secret_key(),
+        lambda y: y,
+        np.ones(4, np.float32),
+        bounds=(0.0, 8.0),
+        noise_multiplier=1.0,
+        measure_spread=True,
     )
     noise_sd = 4.0 * math.hypot(1.0, 0.5) / 4
     assert found.mean == 5.0 and found.sampling_sd == pytest.approx(math.sqrt((3.0 + noise_sd * 8.0) / 4))
+
+
+def test_the_processes_of_a_query_agree_on_its_noise_and_public_arrays(monkeypatch):
+    requests = []
+
+    def opened(run, request, budget):
+        requests.append(request)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(query_room, "session", opened)
+    monkeypatch.setattr(query_room, "prepare", lambda program, arguments, rows: SimpleNamespace(digest="digest"))
+    query = Query(statistic=None, bound=2.0, rows={}, public={"w": 1.0}, what="a query")
+    with pytest.raises(KeyboardInterrupt):
+        query_room.noisy_query(query, query.charge(3.0), dpppl.secret_key(), Budget(target_delta=1e-5))
+    (request,) = requests
+    assert request.shared == {"settings": np.array([3.0]), "public_arrays": {"w": 1.0}} and request.program == "digest"
+
+
+def test_a_report_says_where_runs_have_started_and_not_where_one_would():
+    runner = dpppl.MCMC(
+        dpppl.DPSGLD(lambda y: None, clipping_norm=1.0, noise_multiplier=1.0), num_warmup=0, num_samples=1
+    )
+    assert runner.privacy_report().provenance.starts == (runner._first_start,)
+    runner._provenance = runner._provenance.and_now(Status.COMPLETE, start=Start.SUPPLIED)
+    assert runner.privacy_report().provenance.starts == (Start.SUPPLIED,) != (runner._first_start,)
 
 
 def test_programs_are_watched_inside_alone():
