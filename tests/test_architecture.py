@@ -173,7 +173,7 @@ ROOMS = {
     "frame": ("frame", 549, 404),
     "findings": ("findings", 534, 430),
     "report": ("report", 843, 800),
-    "mcmc": ("mcmc", 2_667, 1_400),
+    "mcmc": ("mcmc", 2_661, 1_400),
     "svi": ("svi", 2_543, 1_400),
     "row_statistics": ("row_statistics", 1_613, 700),
     "published": ("published", 863, 700),
