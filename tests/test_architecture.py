@@ -173,7 +173,7 @@ ROOMS = {
     "frame": ("frame", 549, 404),
     "findings": ("findings", 551, 430),
     "report": ("report", 965, 800),
-    "mcmc": ("mcmc", 2_692, 1_400),
+    "mcmc": ("mcmc", 2_686, 1_400),
     "svi": ("svi", 2_569, 1_400),
     "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 899, 700),

@@ -6,7 +6,6 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from numpyro.util import nested_attrgetter
 
 from dpppl.errors import ConfigurationError
@@ -26,7 +25,7 @@ _MAPPINGS: dict[str, Function | str] = {"parallel": "pmap", "vectorized": jax.vm
 class Call:
     """The call of a run: its arguments, how many chains there are, which steps they take, and which states are collected.
 
-    - **args**, **kwargs** - the model's arguments.
+    - **rows**, **public** - the private rows and the Public arrays among the model's arguments.
     - **fields** - fields of the state that the caller wants.
     - **removed** - latent sites that the caller leaves out.
     - **discarded** - steps before those that are collected.
@@ -36,11 +35,10 @@ class Call:
     - **resume** - last states of an earlier run, which this one goes on from, or None.
     - **num_chains** - number of chains.
     - **num_warmup** - warmup steps of each.
-    - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
-    - **mesh** - devices to shard rows over, or None."""
+    - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap."""
 
-    args: tuple[object, ...]
-    kwargs: dict[str, object]
+    rows: Tree
+    public: Tree
     fields: tuple[str, ...]
     removed: tuple[str, ...] = ()
     discarded: int
@@ -51,7 +49,6 @@ class Call:
     num_chains: int = 1
     num_warmup: int = 0
     chain_method: str | Function = "parallel"
-    mesh: Mesh | None = None
 
     @property
     def first(self) -> int:
@@ -83,26 +80,21 @@ class Chains:
 
     - **bound** - the kernel, bound to the run's arguments.
     - **call** - what was asked for.
-    - **states** - first states, a batch of them for several chains.
-    - **rows**, **public** - the private rows and the Public arrays among the arguments."""
+    - **states** - first states, a batch of them for several chains."""
 
     bound: BoundKernel
     call: Call
     states: Tree
-    rows: Tree
-    public: Tree
 
     @classmethod
     def starting(cls, bound: BoundKernel, key: jax.Array, call: Call) -> "Chains":
         """First states, and checks of what can be refused without the data. Raises ConfigurationError."""
-        rows, public = bound.split.arrays(call.args, call.kwargs, call.mesh)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
-            states = _first_states(bound, keys.stream(key, "chains"), public, call)
+            states = _first_states(bound, keys.stream(key, "chains"), call)
         check_fields(call.fields, states)
-        kernel = bound.kernel
-        kernel.check_noise(kernel.noise_std(*kernel.schedule(call.first, call.num_steps)))
-        return cls(bound=bound, call=call, states=states, rows=rows, public=public)
+        bound.kernel.check_noise(bound.kernel.noise_std(*bound.kernel.schedule(call.first, call.num_steps)))
+        return cls(bound=bound, call=call, states=states)
 
     @cached_property
     def groups(self) -> list[Tree]:
@@ -132,17 +124,17 @@ class Chains:
         """The driver's plan for these chains; `warmup`: steps that the progress bar calls warmup."""
         call, how, mapping = self.call, self.call.chain_method, None
         if len(self.groups) == 1 and call.num_chains > 1:
-            mapping = placing.together(how if callable(how) else _MAPPINGS[how], self.rows)
+            mapping = placing.together(how if callable(how) else _MAPPINGS[how], call.rows)
         return Plan(
-            method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=self.rows,
-            public=self.public, charges=self.charges, what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
+            method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=call.rows,
+            public=call.public, charges=self.charges, what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
             print_cost=print_cost, progress_bar=progress_bar,
             settings=(call.first, call.discarded, call.num_collected, call.thinning),
             describe=lambda done: "warmup" if done <= warmup else "sample",
         )  # fmt: skip
 
 
-def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) -> Tree:
+def _first_states(bound: BoundKernel, key: jax.Array, call: Call) -> Tree:
     num_chains, init_params, resume = call.num_chains, call.init_params, call.resume
     if init_params is not None and resume is not None:
         raise ConfigurationError(
@@ -160,7 +152,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call) 
             raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
         if not_finite(init_params, 1):
             raise ConfigurationError("init_params must be finite.")
-    states = bound.init(chain_key, call.num_warmup if resume is None else 0, init_params, public)
+    states = bound.init(chain_key, call.num_warmup if resume is None else 0, init_params, call.public)
     if resume is None:
         return states
     if type(resume) is not type(states) or type(resume.own) is not type(states.own):

@@ -64,8 +64,8 @@ class Outcome:
         weights = np.reshape(times, (call.num_collected, call.thinning)).sum(axis=1)
         weights = np.ones_like(weights) if np.all(weights == weights[:1]) else weights  # equal to the last digit
         samples = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
-        constrained = constrain(collected[DPKernel.sample_field], chains.public)
-        split, public = chains.bound.split, jax.tree.map(np.array, chains.public)  # a copy: no argument is kept
+        constrained = constrain(collected[DPKernel.sample_field], call.public)
+        split, public = chains.bound.split, jax.tree.map(np.array, call.public)  # a copy: no argument is kept
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
         found = cls(
             last_state=states, samples=samples,

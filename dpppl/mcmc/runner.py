@@ -231,15 +231,16 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
         run, kernel = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel()
         args, kwargs = self.grouped(kernel.model, args, kwargs, run.key)
-        call = Call(
-            args=args, kwargs=kwargs, fields=fields, removed=removed, init_params=init_params, resume=resume,
-            discarded=num_steps - num_collected * self.thinning, num_collected=num_collected, thinning=self.thinning,
-            num_chains=self.num_chains, num_warmup=self.num_warmup, chain_method=self.chain_method, mesh=self.mesh,
-        )  # fmt: skip
         with TRACING:
-            bound = kernel.bind(call.args, call.kwargs)
+            bound = kernel.bind(args, kwargs)
             self._label(bound.split)
         check_num_data(kernel.num_data, bound.split.num_rows)
+        rows, public = bound.split.arrays(args, kwargs, self.mesh)
+        call = Call(
+            rows=rows, public=public, fields=fields, removed=removed, init_params=init_params, resume=resume,
+            discarded=num_steps - num_collected * self.thinning, num_collected=num_collected, thinning=self.thinning,
+            num_chains=self.num_chains, num_warmup=self.num_warmup, chain_method=self.chain_method,
+        )  # fmt: skip
         counted = self._counted if resume is self._warmed else None  # of a warmup that has just ended
         opened: Session | None = None
         with ExitStack() as held:
@@ -265,18 +266,18 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             raise ConfigurationError(
                 "frame=True finds the start: leave init_params and post_warmup_state out, or leave frame out."
             )
-        locator, kernel, chains = None, self.calibrated_kernel(), Chains.starting(bound, run.key, call)
+        locator, kernel = None, self.calibrated_kernel()
         if self._has_frame and not is_started:
-            arguments = kernel.model, bound.split, chains.rows, chains.public, run.key
+            arguments = kernel.model, bound.split, call.rows, call.public, run.key
             locator = locator_or_none(self.frame is True, *arguments, self._first_charges(kernel, True)[0], self.unit)
         if self._has_frame and locator is None:
             kernel = self._calibrated(False)
-            chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
+        chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
         *_, charge = self._first_charges(kernel, False)
 
         def histogram_in(metric: Metric | None) -> Histogram:
             z, space = (chains.one.z, chains.bound) if metric is None else (metric.start, metric)
-            settings = chains.public, charge, space, metric is not None, kernel.mechanism.marked
+            settings = call.public, charge, space, metric is not None, kernel.mechanism.marked
             return Histogram.starting(z, bound.split, *settings)
 
         plan = self._plan(chains, bound, kernel.start if locator is None else Start.FRAME)
@@ -288,17 +289,18 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     def _plan(self, chains: Chains, bound: BoundKernel, start: Start, warmup: int = 0) -> Plan:
         """The plan of a run that begins with the kernel of `bound`, and at `start` unless the caller gives a start."""
-        begin = partial(self._begin, bound, chains.call, chains.rows, start)
+        begin = partial(self._begin, bound, chains.call, start)
         return replace(chains.plan(warmup, self.print_cost, self.progress_bar), begin=begin)
 
     def _constrain(self, chains: Chains) -> Function:
         """The function from samples of all chains to constrained ones, proved. Refuses chains that explode without rows."""
-        split, collected = chains.bound.split, (self.num_chains, chains.call.num_collected)
+        split, call = chains.bound.split, chains.call
         with TRACING:
+            collected = (self.num_chains, call.num_collected)
             shapes = {n: jax.ShapeDtypeStruct((*collected, *s.shape), s.dtype) for n, s in split.latents.items()}
             constrain: Function = jax.vmap(jax.vmap(split.constrain, (0, None)), (0, None))
-            check_prior_stability(chains.bound, chains.one, chains.public, chains.call.num_steps)
-            return proved(constrain, shapes, chains.public, num_rows=split.num_rows)
+            check_prior_stability(chains.bound, chains.one, call.public, call.num_steps)
+            return proved(constrain, shapes, call.public, num_rows=split.num_rows)
 
     def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
@@ -312,7 +314,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             warnings.warn(f"{measured.too_long}.", stacklevel=5)
 
     def _begin(
-        self, bound: BoundKernel, call: Call, rows: Tree, usual: Start, charges: Sequence[Charge], origin: KeyOrigin
+        self, bound: BoundKernel, call: Call, usual: Start, charges: Sequence[Charge], origin: KeyOrigin
     ) -> PrivacyReport:
         cleared: Tree = None
         assert isinstance(bound.kernel, DPKernel)
@@ -321,7 +323,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self._warmup_state, self._counted = call.resume, None
         own = usual if call.init_params is None else Start.SUPPLIED
         start = own if call.resume is None else self._start_of(call.resume)
-        return self._begun(bound.split, start, rows, charges, origin)
+        return self._begun(bound.split, start, call.rows, charges, origin)
 
     # Results of the last run
 

@@ -68,7 +68,7 @@ def program_of(kernel, args, kwargs, num_chains=1):
     state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
     bound = kernel.bind(args, kwargs)
     rows, public = bound.split.arrays(args, kwargs)
-    call = Call(args=args, kwargs=kwargs, fields=("z", "i"), discarded=0, num_collected=3)
+    call = Call(rows=rows, public=public, fields=("z", "i"), discarded=0, num_collected=3)
     chunk = call.method(bound.step, call.fields, None if num_chains == 1 else jax.vmap).mapped_chunk
     number = jax.ShapeDtypeStruct((), np.int32)
     closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
