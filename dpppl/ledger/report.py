@@ -52,7 +52,7 @@ class Together:
         right, end = _of_hundred(self.right), _of_hundred(self.right_in_the_end)
         return (
             f"whoever sees the results of {runs} so far can tell whether a record was used in at most {right} of 100 cases, if "
-            f"all were planned in advance, and at the budget's end in at most {end}, however they are chosen; a coin is right in 50"
+            f"all were planned in advance, and at the budget's end in at most {end}, however chosen; a coin is right in 50"
         )
 
 
