@@ -46,8 +46,8 @@ class PrivacyLedger:
     returns, and stands there once, whenever a process is killed. Threads and processes may share a ledger; it can be copied,
     pickled and forked.
 
-    The file holds noise multipliers, counts, times and process numbers, no data value and no key (of a key that steps by hand a
-    digest); its mode follows the umask. `path`.head holds a copy of its last line: move and restore both together.
+    The file holds names of runs, noise multipliers, counts, times and process numbers, no data value and no key (of a key that
+    steps by hand a digest); its mode follows the umask. `path`.head has its last line: move and restore both together.
     Lines changed or lost, at the end too, are seen; an older copy of both files is not, nor what somebody who may write rewrites.
     Raises ConfigurationError for numbers that contradict the file, LedgerError for a file that is damaged.
 

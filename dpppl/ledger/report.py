@@ -49,9 +49,10 @@ class Together:
 
     def __str__(self) -> str:
         runs = ("no run", "the one run")[self.runs] if self.runs < 2 else f"all {self.runs} runs"
+        right, end = _of_hundred(self.right), _of_hundred(self.right_in_the_end)
         return (
-            f"whoever sees the results of {runs} so far can tell in at most {_of_hundred(self.right)} of 100 cases whether a "
-            f"record was used, and in at most {_of_hundred(self.right_in_the_end)} at the budget's end; a coin is right in 50"
+            f"whoever sees the results of {runs} so far can tell whether a record was used in at most {right} of 100 cases, if "
+            f"all were planned in advance, and at the budget's end in at most {end}, however chosen; a coin is right in 50"
         )
 
 
