@@ -224,7 +224,7 @@ class Fit:
       what was released moves that as far as its noise allows.
     - **alike** - of units, by what the variance of sums of ranks by value is multiplied where rows are as they are and not
       independent, and the standard error of that.
-    - **tails** - how sure it is that responses have other tails than the model's, from 0 to 1.
+    - **tails** - how sure it is that responses have other tails than the model's: from 0 at .6 of a sure chi-squared to 1.
     - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs."""
 
     outside: float = 0.0
@@ -287,7 +287,7 @@ class Fit:
             skew=(float(skew), float(chi_squared[3])),
             harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
             squared_harm=float(num_rows * sampled * max(np.sum(believed[:2]) / 2.0, *believed[2:])),
-            tails=float(np.clip(max(np.sum(chi_squared[:2]) - 2.0, chi_squared[3] - 1.0) / (SURE - 2.0), 0.0, 1.0)),
+            tails=float(np.clip(2.5 * max(np.sum(chi_squared[:2]), chi_squared[3]) / SURE - 1.5, 0.0, 1.0)),
             unseen=(SURE * sampled) ** 0.5 * float(unseen), alike=alike,
         )  # fmt: skip
 
