@@ -81,7 +81,7 @@ FIRST = {  # a verdict, what was measured of the rows, what comes first, how man
     "clipped": (partial(chains, IGNORED, clipped=CLIPPED), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have", 0),
     "short, silent": (partial(chains, SHORT), {"silent": 0.9}, "do not read: 90.0% ± 1.0% of the rows have a grad", 1),
     "prior, silent": (partial(chains, "prior"), {"silent": 0.9}, "read with care: 90.0% ± 1.0% of the rows have a", 1),
-    "short, few silent": (partial(chains, SHORT), {"silent": 0.2}, "do not read: too short: 2 of 3 (w)", 0),
+    "short, few silent": (partial(chains, SHORT), {"silent": 0.2}, "do not read: too short: 2 of 3 (w[0], w[1])", 0),
     "read, silent": (partial(chains, READ), {"silent": 0.9}, "read: all elements have arrived", 0),
     "SVI moving": (partial(descent, "still moving"), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have resp", 1),
     "SVI prior": (partial(descent, "prior"), {"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored", 1),
