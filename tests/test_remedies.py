@@ -708,6 +708,7 @@ CURES = [
      "import flax; rate = 0.5; split(lambda x, y: seen(y, {}(x) @ latent('w', 3)), X, Y)"),
     ("def model(y):\n    from numpyro.contrib.control_flow import scan\n    mu = latent('mu')\n    scan(lambda c, v: (numpyro.sample('y', dist.Normal(mu * c, 1.0), obs=v), None), 0.0, y)\nsplit(model, Y)", "numpyro.contrib.control_flow", "carry the recursion with jax.lax.scan and write one site for all times, in the data plate, with .to_event(1)",
      "def model(y):\n    mu = latent('mu')\n    _, means = jax.lax.scan(lambda c, v: (v, mu * c), jnp.zeros(y.shape[0]), y.T)\n    with numpyro.plate('data', y.shape[0]):\n        numpyro.sample('y', dist.Normal(means.T, 1.0).to_event(1), obs=y)\nsplit(model, X)"),
+    ("mcmc(name='')", "name is one printable line", "name='Readmissions by age'", "mcmc({})"),
     ("dpppl.Poisson.of_batch(4, Y)", "; for their number write len(", "len(num_data)", "num_data = Y; dpppl.Poisson.of_batch(4, {})"),
 ]  # fmt: skip
 
@@ -715,6 +716,7 @@ CURES = [
 EXEMPT = {
     'with a norm of your own, as clipping_norm=1.0,': 'said of a planted fault; tests/runs/test_conclusions.py types it',
     "with checkpoint='run.npz' a run keeps": 'said of a planted fault; tests/runs/test_conclusions.py types it',
+    '; full_batch_only=True at its making has no such loss': 'a line of the report; tests/ledger types the argument',
     '; call it: §(0.01)': 'a part of the message on optimisers; typed in the table',
     'pass §.T': 'a part of the message about other numbers of rows; typed in the table',
     'make a new one, §(..., §=...)': 'typed in the table by its three classes',

@@ -245,14 +245,17 @@ def locate(
     digest = ",".join(each.digest for each in (program, *of_frame.values()))
     with session(run, replace(plan, charges=charges, program=digest, shared=plan.shared_values), budget) as opened:
         metric, own_norm = None, "with a norm of your own, as clipping_norm=1.0, a run needs none of these"
-        with concluding("the clipping norm", "", lambda: False, own_norm):
+        failing = partial(concluding, "the clipping norm", "", lambda: False, own_norm)
+        with failing():
             if locator is not None:
                 metric = locator.metric(partial(opened.charge, 0))
                 histogram = histogram_in(metric)
                 program, arguments = histogram.program(run.key, rows, public)
             opened.charge(len(frame), 1)
-            norms, counted = histogram.found(np.asarray(jax.block_until_ready(program(*arguments))), number_of(rows))
+            counts = np.asarray(jax.block_until_ready(program(*arguments)))
         try:
+            with failing():
+                norms, counted = histogram.found(counts, number_of(rows))
             yield opened, Located(metric=metric, norms=norms, scale=histogram.scale, counted=counted)
         except BaseException as error:
             error.add_note("The histogram that the clipping norm came from was charged before: see privacy_report().")

@@ -91,7 +91,7 @@ SYNTHETIC = [
 ]
 
 
-class Failed(dpppl.DPPPLError):
+class Failed(dpppl.ConfigurationError):
     """What a command prints when its exit status is not 0."""
 
 

@@ -149,6 +149,7 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
         "counted",
         "objective",
         "public",
+        "labels",
     }
     assert kept <= {*vars(result)} <= kept | {"params", "convergence"}  # the last two are computed from the others
     assert result.params["w_auto_loc"].tolist() != ran(MARKER)[1].params["w_auto_loc"].tolist()  # the row took part

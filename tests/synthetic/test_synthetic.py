@@ -1,6 +1,5 @@
 """Synthetic tables: what a schema encodes, rules that combine analyses, tables from the command line."""
 
-import argparse
 import io
 import json
 import sys
@@ -406,7 +405,7 @@ def test_files_with_other_separators_and_decimals_are_read(tmp_path, capsys):
     file.write_text("sex;weight\nF;61,5\nM;80.5\nM;80\n")
 
     def read(separator, decimal):
-        return tables._read(argparse.Namespace(file=file, separator=separator, decimal=decimal), schema)
+        return tables._read(file, schema, separator, decimal)
 
     table, count = read(";", ",")
     columns, gaps = schema.encoded(table)

@@ -68,7 +68,8 @@ def _synthesize(options: argparse.Namespace) -> Answer:
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
     for name, value in (("--datasets", options.datasets), ("--rows", 1 if options.rows is None else options.rows)):
         positive_integer(value, name=name)
-    (table, count), model = _read(options, schema), table_model(schema, interactions=options.interactions)
+    table, count = _read(options.file, schema, options.separator, options.decimal)
+    model = table_model(schema, interactions=options.interactions)
     rows = options.rows or count
     options.out.mkdir(parents=True)
     try:
@@ -111,9 +112,10 @@ def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any)
     return private.get_samples(allow_unconverged=True), private.privacy_report(), private.verdict
 
 
-def _read(options: argparse.Namespace, schema: Schema) -> tuple[dict[str, list[str | None]], int]:
+def _read(
+    path: Path, schema: Schema, separator: str | None = None, decimal: str = "."
+) -> tuple[dict[str, list[str | None]], int]:
     """The text of the schema's columns, None in rows of another length, and the number of rows. Errors contain no data value."""
-    path, separator, decimal = options.file, options.separator, options.decimal
     for name, mark in (("--separator", "," if separator is None else separator), ("--decimal", decimal)):
         if len(mark) != 1:
             raise ConfigurationError(f"{name} is one character: {name} ','.")
