@@ -15,7 +15,7 @@ _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, a
 _GUARD = 0.5  # the same where the model is surely wrong, as a part of the variance of sampling
 _MOST = 4.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
-_LONGER = 2.0  # by how much a row's root of the curvature may be longer than the longest believed score
+_LONGER = 2.0  # by how much rows, or roots of their curvatures, may be longer than the longest believed score
 _UNCLIPPED = 1e15  # a norm
 _UNEVEN = 0.5  # by what a bound changes the shape of a curvature, as a part of what it cuts off
 _LEAST_KEPT = 0.2
@@ -144,7 +144,7 @@ def chosen_norm(
     variance = (known * squared + candidates**2 * noise) / (known * kept) ** 2
     share = prior / (prior + variance)  # of the prior's variance, what is learned
     least = int(np.argmin(np.mean(np.log(share * variance), axis=0)))
-    longer = np.maximum(norms.middles - candidates[:, None], 0.0)
+    longer = np.maximum(np.minimum(norms.middles, _LONGER * longest) - candidates[:, None], 0.0)
     moved = np.sqrt(np.mean(share / variance * (informed * (longer @ norms.mass) / (known * kept)) ** 2, axis=0))
     sampled = expected.is_late / (known * (seen**2 @ norms.mass))  # left open without privacy
     learned = share[:, least, None]
