@@ -25,6 +25,7 @@ from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
+from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
 from dpppl.validation import checked, checked_call, checked_fields, full_signature, optional, positive, positive_integer
 
@@ -85,7 +86,8 @@ class Inputs(NamedTuple):
         told = lambda sizes: tuple(name if n == 1 else f"{name} ({n:,})" for name, n in sizes.items())  # noqa: E731
         of_row = {name: math.prod(shape.shape[1:]) for name, shape in split.arguments.rows.items()}
         of_site = {name: math.prod(shape.shape) for name, shape in split.latents.items()}
-        return cls(split.num_rows, told(of_row), told(of_site), laws(split), split.assumed_public)
+        with TRACING:
+            return cls(split.num_rows, told(of_row), told(of_site), laws(split), split.assumed_public)
 
 
 class Facts(NamedTuple):
