@@ -325,9 +325,9 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 @pytest.mark.slow
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
 
-    def begun(run, plan, *_):
+    def begun(run, plan, budget, conclude, *_):
         plan.begin(plan.charges, KeyOrigin.of(run.key))
-        return [plan.chain_groups[0]._replace(rng_key=None)], [({}, ({}, None))]
+        return conclude([plan.chain_groups[0]._replace(rng_key=None)], [({}, ({}, None))])
 
     monkeypatch.setattr(runner, "drive", begun)
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
