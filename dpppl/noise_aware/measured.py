@@ -17,7 +17,7 @@ from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
 
 MANY_COORDINATES, MOST_BLURRED = 20, 0.5
-MOVED, MOST_CUT = 0.5, 0.05
+MOVED, MOVED_BY_TAILS, MOST_CUT = 0.5, 0.2, 0.05
 """The most posterior sds by which a departure may move estimates, and the most that may be clipped off scores, where a model that
 does not fit is a note: of more, a histogram's noise hides tails."""
 MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
@@ -170,8 +170,10 @@ class Measured(Fit):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model."""
-        return self.moved >= MOVED or self.cut >= MOST_CUT or self.has_impossible or bool(self.symmetric)
+        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model. Under
+        surely other tails noise hides more of what is clipped than the histogram shows."""
+        least = MOVED if self.tails < 1.0 else MOVED_BY_TAILS
+        return self.moved >= least or self.cut >= MOST_CUT or self.has_impossible or bool(self.symmetric)
 
     @property
     def moved(self) -> float:
