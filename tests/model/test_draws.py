@@ -113,7 +113,9 @@ HURDLES = {
     "Poisson": lambda: dist.HurdlePoisson(0.2, RATES),
     "negative binomial": lambda: dist.HurdleDistribution(dist.NegativeBinomial2(RATES, 0.5), gate=0.2),
     "logits": lambda: dist.HurdleDistribution(dist.Poisson(RATES), gate_logits=np.log(0.25)),
-    "mixture": lambda: dist.MixtureGeneral(SHARES, [dist.HurdlePoisson(0.2, RATES), dist.Poisson(5.0 * np.ones_like(RATES))]),
+    "mixture": lambda: dist.MixtureGeneral(
+        SHARES, [dist.HurdlePoisson(0.2, RATES), dist.Poisson(5.0 * np.ones_like(RATES))]
+    ),
     "one family": lambda: dist.MixtureSameFamily(
         SHARES, dist.HurdlePoisson(0.2, RATES[:, None] * np.float32([1.0, 2.0]))
     ),
