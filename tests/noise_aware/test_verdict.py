@@ -148,6 +148,8 @@ def test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_esti
         .startswith("read with care: the model does not fit")
     )
     assert verdict(cut=0.03, symmetric=("locs",), **finding).refusals
+    least = [verdict(cut=cut, tails=1.0, **finding).line().split(":")[0] for cut in (0.013, 0.014)]  # .195 and .21 sds
+    assert least == ["read", "read with care"]
 
 
 def test_notebooks_show_the_line_and_the_words_by_site():
