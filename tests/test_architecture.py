@@ -177,7 +177,7 @@ ROOMS = {
     "svi": ("svi", 2_569, 1_400),
     "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 899, 700),
-    "noise_aware": ("noise_aware", 2_731, 900),
+    "noise_aware": ("noise_aware", 2_732, 900),
     "contrib": ("contrib", 4_161, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -152,7 +152,8 @@ def chosen_norm(
     error /= np.mean(learned * (sampled if expected.is_late else variance[:, least, None]), axis=0)
     if expected.is_late and np.isinf(expected.most_scores):
         error += candidates**2 * noise_of_squares * len(known) / (informed * squared)
-    guard = _GUARD * expected.tails  # rows that noise hides may be longer than any that were seen
+    # Rows that noise hides may be longer than any that were seen. The sandwich's own noise grows faster than their harm falls.
+    guard = 0.0 if np.isinf(expected.most_scores) else _GUARD * expected.tails
     is_allowed = (candidates <= _HIDDEN * longest) & (error <= max(_MOST * np.min(error), np.min(error) + guard))
     error += expected.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)

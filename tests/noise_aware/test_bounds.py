@@ -66,6 +66,7 @@ def test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least(
 def test_surely_other_tails_are_worth_half_of_the_sampling_variance():
     lengths = np.exp(0.3 * np.random.default_rng(1).standard_normal(20_000))
     usual, half, sure = (chosen(lengths, 100.0, tails=tails) for tails in (0.0, 0.5, 1.0))
+    assert usual == chosen(lengths, 100.0, tails=1.0, most_scores=np.inf)
     assert 1.4 * usual < half < sure / 1.2 and 0.4 < added(lengths, sure, 100.0) < 0.6
 
 
