@@ -11,8 +11,8 @@ from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.row_statistics.statistics import units
 
 MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds
+_GUARD = 0.5  # by how much they may add to it where other tails are sure, as a part of the variance of sampling
 _FIRST = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
-_GUARD = 0.5  # the same where the model is surely wrong, as a part of the variance of sampling
 _MOST = 4.0  # by how much a misfit may multiply the variance that privacy adds
 _HIDDEN = 4.0  # the norm is at most this many times the longest believed row: longer rows may hide in the noise
 _LONGER = 2.0  # by how much rows, or roots of their curvatures, may be longer than the longest believed score

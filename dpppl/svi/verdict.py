@@ -16,18 +16,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
-from dpppl.findings.verdict import (
-    REFUSED,
-    Finding,
-    Found,
-    Verdict,
-    care,
-    few,
-    found,
-    note,
-    refused,
-    sites_with,
-)
+from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import Tree
 

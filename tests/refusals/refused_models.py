@@ -263,53 +263,29 @@ MODELS = [
 # Missing values
 
 
-def summed(x, y, ok):
-    w = normal("w")
-    with rows(x):
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=ok)
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+def covariate(law):
+    """A model whose covariate has this law and missing values."""
+    def model(x, y, ok):
+        w = normal("w")
+        with rows(x):
+            x = numpyro.sample("x", law(), obs=x, obs_mask=ok)
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    return model
 
 
-def gamma_covariate(x, y, ok):
-    w = normal("w")
-    with rows(x):
-        x = numpyro.sample("x", dist.Gamma(2.0, 1.0), obs=x, obs_mask=ok)
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+summed = covariate(lambda: dist.Normal(0.0, 1.0))
 
 
-def lognormal_covariate(x, y, ok):
-    w = normal("w")
-    with rows(x):
-        x = numpyro.sample("x", dist.LogNormal(0.0, 1.0), obs=x, obs_mask=ok)
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+def missing(count):
+    """A model of three covariates, the first of which have missing values."""
+    def model(x, y, ok):
+        w = normal("w", 3)
+        with rows(x):
+            columns = [numpyro.sample(f"x{k}", dist.Normal(0.0, 1.0), obs=x[:, k], obs_mask=ok) for k in range(count)]
+            numpyro.sample("y", dist.Normal(jnp.stack([*columns, *x[:, count:].T], -1) @ w, 1.0), obs=y)
 
-
-def poisson_covariate(x, y, ok):
-    w = normal("w")
-    with rows(x):
-        x = numpyro.sample("x", dist.Poisson(2.0), obs=x, obs_mask=ok)
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
-
-
-def binomial_covariate(x, y, ok):
-    w = normal("w")
-    with rows(x):
-        x = numpyro.sample("x", dist.Binomial(8, 0.3), obs=x, obs_mask=ok)
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
-
-
-def many_missing(x, y, ok):
-    w = normal("w", 3)
-    with rows(x):
-        columns = [numpyro.sample(f"x{k}", dist.Normal(0.0, 1.0), obs=x[:, k], obs_mask=ok) for k in range(3)]
-        numpyro.sample("y", dist.Normal(jnp.stack(columns, -1) @ w, 1.0), obs=y)
-
-
-def two_missing(x, y, ok):
-    w = normal("w", 3)
-    with rows(x):
-        columns = [numpyro.sample(f"x{k}", dist.Normal(0.0, 1.0), obs=x[:, k], obs_mask=ok) for k in range(2)]
-        numpyro.sample("y", dist.Normal(jnp.stack([*columns, x[:, 2]], -1) @ w, 1.0), obs=y)
+    return model
 
 
 def masked(y, ok):
@@ -337,9 +313,9 @@ MISSING = [
     ("a mask of 0 and 1", lambda: split(masked, GAPS, OK.astype(int)), "mask|bool", lambda: split(masked, GAPS, OK.astype(bool))),
     ("an obs_mask of 0 and 1 as floats", lambda: split(summed, GAPS, F, OK.astype(float)), "mask|bool", lambda: split(summed, GAPS, F, OK)),
     ("a public mask", lambda: split(masked, GAPS, Public(OK)), "'ok'|Public|private", lambda: split(masked, GAPS, OK)),
-    ("a covariate with a Gamma law", lambda: split(gamma_covariate, GAPS, F, OK), "missing values of 'x'|LogNormal", lambda: split(lognormal_covariate, GAPS, F, OK)),
-    ("a covariate with a Poisson law", lambda: split(poisson_covariate, GAPS, F, OK), "'x|finite|support", lambda: split(binomial_covariate, GAPS, F, OK)),
-    ("three missing covariates", lambda: split(many_missing, X, F, OK), "'x0|4096|256", lambda: split(two_missing, X, F, OK)),
+    ("a covariate with a Gamma law", lambda: split(covariate(lambda: dist.Gamma(2.0, 1.0)), GAPS, F, OK), "missing values of 'x'|LogNormal", lambda: split(covariate(lambda: dist.LogNormal(0.0, 1.0)), GAPS, F, OK)),
+    ("a covariate with a Poisson law", lambda: split(covariate(lambda: dist.Poisson(2.0)), GAPS, F, OK), "'x|finite|support", lambda: split(covariate(lambda: dist.Binomial(8, 0.3)), GAPS, F, OK)),
+    ("three missing covariates", lambda: split(missing(3), X, F, OK), "'x0|4096|256", lambda: split(missing(2), X, F, OK)),
     ("rows chosen inside the model", lambda: split(dropped_inside, GAPS, OK), "y[ok]|truth values|handlers.mask(mask=ok)", lambda: split(masked, GAPS, OK)),
     ("missing covariates and persons", lambda: noise_aware(GAPS, F, OK, model=summed, settings={"unit": "person", "max_rows_per_unit": 2}, person=IDS), "missing|unit", lambda: noise_aware(GAPS, F, OK, model=summed)),
 ]
