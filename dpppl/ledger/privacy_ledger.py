@@ -16,7 +16,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.ledger import store
 from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book, this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
-from dpppl.ledger.report import LedgerReport, Together, epsilon_of_plan, report_of, together
+from dpppl.ledger.report import CombinedRisk, LedgerReport, combined_risk, epsilon_of_plan, report_of
 from dpppl.ledger.store import Session
 from dpppl.validation import checked, checked_fields
 
@@ -264,9 +264,9 @@ class PrivacyLedger:
         return epsilon_of_plan(self.events, self.delta)
 
     @property
-    def together(self) -> Together:
+    def combined_risk(self) -> CombinedRisk:
         """The knowledge of an attacker who sees the results of all runs."""
-        return together(self._read())
+        return combined_risk(self._read())
 
     @checked
     def report(self) -> LedgerReport:

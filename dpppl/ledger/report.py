@@ -36,7 +36,7 @@ class LedgerRun:
 
 
 @dataclass(frozen=True)
-class Together:
+class CombinedRisk:
     """The knowledge of an attacker who sees the results of all runs of a ledger, and all other records.
 
     - **runs** - how many there are.
@@ -72,7 +72,7 @@ class LedgerReport:
     - **spent** - for information: epsilon at `delta` that all charges would have as one plan made in advance.
     - **used** - the share of the budget that charges and reservations take up by the rule that admits.
     - **remaining** - epsilon at `delta`, alone, of the largest run on full batches that would still be admitted.
-    - **together** - what all runs let an attacker know.
+    - **combined_risk** - what all runs let an attacker know.
     - **runs** - the runs, in order."""
 
     name: str | None
@@ -86,7 +86,7 @@ class LedgerReport:
     spent: float
     used: float
     remaining: float
-    together: Together
+    combined_risk: CombinedRisk
     runs: tuple[LedgerRun, ...]
 
     @property
@@ -128,7 +128,7 @@ class LedgerReport:
             f"  rule       {self.rule}",
             f"  spent      epsilon {self.spent:.4g}; {100 * self.used:.3g} % of the budget is used or reserved",
             f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone{self._squares}",
-            f"  attacker   {self.together}",
+            f"  attacker   {self.combined_risk}",
             *("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows),
             self.statement,
         ]
@@ -159,14 +159,14 @@ def report_of(book: Book, path: str) -> LedgerReport:
         name=book.header["name"], path=path, created=book.header["created"], epsilon=rule.epsilon, delta=rule.delta,
         neighboring_relation=rule.neighboring_relation, unit=str(book.header.get("unit", "row")),
         rule=rule.describe(), spent=epsilon_of_plan(book.events, rule.delta), used=rule.used(total),
-        remaining=rule.remaining(total), together=together(book), runs=runs,
+        remaining=rule.remaining(total), combined_risk=combined_risk(book), runs=runs,
     )  # fmt: skip
 
 
-def together(book: Book) -> Together:
+def combined_risk(book: Book) -> CombinedRisk:
     """Bound what all charged runs let an attacker know."""
     charged = {name.removesuffix(".norms") for name, run in book.runs.items() if run.charged}
-    return Together(len(charged), (1.0 + _advantage(book.events)) / 2.0, (1.0 + book.rule.advantage) / 2.0)
+    return CombinedRisk(len(charged), (1.0 + _advantage(book.events)) / 2.0, (1.0 + book.rule.advantage) / 2.0)
 
 
 @functools.lru_cache(maxsize=1024)

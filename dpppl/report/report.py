@@ -14,7 +14,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.book import Events
-from dpppl.ledger.report import Together
+from dpppl.ledger.report import CombinedRisk
 from dpppl.report import render, risk
 from dpppl.report.provenance import KeySource, Provenance, Status
 from dpppl.report.version import VERSION
@@ -100,7 +100,7 @@ class PrivacyReport:
     - **unit** - what a unit of privacy is.
     - **placement** - where the rows lay, in words, if not on one device.
     - **name** - of the analysis.
-    - **together** - what all runs of the ledger let an attacker know.
+    - **combined_risk** - what all runs of the ledger let an attacker know.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
     (`unit`) under the stated relation, if the stated assumptions hold."""
@@ -122,7 +122,7 @@ class PrivacyReport:
     unit: Unit = ROW
     placement: str | None = None
     name: str | None = None
-    together: Together | None = None
+    combined_risk: CombinedRisk | None = None
 
     @property
     def status(self) -> Status:
@@ -264,7 +264,7 @@ class PrivacyReport:
             *self._of_data(),
             *headline,
             *risk.risk_rows(self.risk),
-            *([] if self.together is None else [("all runs of the ledger", str(self.together))]),
+            *([] if self.combined_risk is None else [("all runs of the ledger", str(self.combined_risk))]),
             ("neighbouring data sets", self.unit.relation(self.mechanism.neighboring_relation)),
             ("unit of privacy", self.unit.describe()),
             ("trust", "whoever runs this sees the data (central); all others see what is released"),

@@ -19,7 +19,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError,
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
-from dpppl.ledger.report import Together
+from dpppl.ledger.report import CombinedRisk
 from dpppl.processes import messages
 from dpppl.runs import watching
 from dpppl.types import Tree
@@ -234,10 +234,10 @@ class Budget:
             f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; {left}Runs outside the ledger add to this."
         )
 
-    def together(self) -> Together | None:
+    def combined_risk(self) -> CombinedRisk | None:
         """The knowledge of an attacker who sees all runs of the ledger; None where this process has none."""
         is_alone = messages.count() == 1  # of several processes, one alone could say it
-        return self.ledger.together if isinstance(self.ledger, PrivacyLedger) and is_alone else None
+        return self.ledger.combined_risk if isinstance(self.ledger, PrivacyLedger) and is_alone else None
 
     def _named(self, what: str) -> str:
         return what if self.name is None else f"{self.name} ({what})"

@@ -200,7 +200,7 @@ class PrivateRunner(ABC):
         """The report of some charges."""
         return self._facts(charges, provenance.status).report(
             charges, provenance, delta=self.budget.target_delta, num_data=self.num_data, ledger=self.budget.ledger_line(),
-            unit=self.unit, placement=self._placement, name=self.name, together=self.budget.together(),
+            unit=self.unit, placement=self._placement, name=self.name, combined_risk=self.budget.combined_risk(),
         )  # fmt: skip
 
     def _planned(self, charges: Sequence[Charge], start: Start | None = None) -> PrivacyReport:

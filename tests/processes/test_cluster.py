@@ -70,7 +70,9 @@ def test_the_bits_are_those_of_one_process(two, claimed):
     alone = cluster.chains(f"{folder}/alone", print_cost=False, progress_bar=False, mesh=mesh)
     alone.run(cluster.a_key(), cluster.rows(), dpppl.Public(np.float32(1.0)))
     np.testing.assert_array_equal(np.float32(first["samples"]), alone.get_samples()["mu"])
-    report = dataclasses.replace(alone.privacy_report(), together=None)  # a process alone tells this, and what is left
+    report = dataclasses.replace(
+        alone.privacy_report(), combined_risk=None
+    )  # a process alone tells this, and what is left
     told = re.sub(r"what is left pays .*? add up, roughly\). ", "", str(report))
     assert told.replace("'alone'", "'ledger'") == first["report"]
 

@@ -90,13 +90,13 @@ def test_a_name_is_one_line(name):
 
 def test_what_all_runs_let_an_attacker_know(tmp_path):
     ledger = dpppl.PrivacyLedger(tmp_path / "a.ledger", 2.0, 1e-6, full_batch_only=True)
-    assert ledger.together.right == 0.5 and "of no run" in str(ledger.together)
+    assert ledger.combined_risk.right == 0.5 and "of no run" in str(ledger.combined_risk)
     event = accounting.GaussianEvent(noise_multipliers=((40.0, 50),))
     for run in ("one", "one.norms", "two"):
         ledger.reserve(run, [event], "by hand")
         ledger.charge(run, [event], 0, 50)
         ledger.release(run)
-    found = ledger.together
+    found = ledger.combined_risk
     mu = math.sqrt(150.0) / 40.0
     assert found.runs == 2 and found.right == pytest.approx(0.5 + 0.5 * math.erf(mu / 8**0.5), abs=1e-3)
     full = (1.0 + accounting.delta(whole_budget(ledger), 0.0)) / 2.0
@@ -105,7 +105,7 @@ def test_what_all_runs_let_an_attacker_know(tmp_path):
     text = str(ledger)
     assert "squares of epsilon add up" in text and f"at most {math.ceil(found.right * 1000) / 10:g} of 100" in text
     loose = dpppl.PrivacyLedger(tmp_path / "b.ledger", 2.0, 1e-6)
-    assert loose.together.right_in_the_end > full + 0.1 and "full_batch_only=True" in str(loose)
+    assert loose.combined_risk.right_in_the_end > full + 0.1 and "full_batch_only=True" in str(loose)
 
 
 def whole_budget(ledger):
@@ -140,6 +140,6 @@ def test_names_and_labels_go_all_the_way(tmp_path, capsys):
     ]
     assert {"first (NoiseAware)", "second (DPSGLD)", "third (SVI)"} <= {run.what for run in ledger.report().runs}
     report = aware.privacy_report()
-    assert report.name == "first" and report.together.runs == 3 and "y: yes or no (Bernoulli)" in report.laws
+    assert report.name == "first" and report.combined_risk.runs == 3 and "y: yes or no (Bernoulli)" in report.laws
     page = pages.to_html(report, {"variables": "age in decades"})
     assert "<h1>Privacy report: first" in page and "age in decades. w: prior Normal; y: yes or no" in page
