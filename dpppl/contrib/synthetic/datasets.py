@@ -15,6 +15,7 @@ from dpppl.contrib.synthetic.schema import Schema
 from dpppl.contrib.synthetic.table import check_columns
 from dpppl.contrib.uncertainty.decomposition import check_samples
 from dpppl.errors import ConfigurationError, warn
+from dpppl.information_flow.executables import run_once
 from dpppl.randomness import keys
 from dpppl.types import BySite, Function
 from dpppl.validation import checked, positive_integer
@@ -84,12 +85,17 @@ def datasets(
             "the tables' model is called as model(num_rows=...), and this one does not take that: give table_model(schema), or a "
             "model whose other arguments may be left out."
         ) from None
-    trace = handlers.trace(handlers.seed(model, 0)).get_trace(num_rows=1)
+    trace: dict[str, Any] = {}
+    jax.eval_shape(lambda: trace.update(handlers.trace(handlers.seed(model, 0)).get_trace(num_rows=1)))
     names = [column.name for column in schema.columns]
     check_columns(trace, names)
     check_samples(trace, samples, names)
     posterior = {site: np.asarray(value)[chosen] for site, value in samples.items()}
-    drawn = Predictive(model, posterior, return_sites=names)(draw_key, num_rows=num_rows)
+    drawn = run_once(
+        lambda key, posterior: Predictive(model, posterior, return_sites=names)(key, num_rows=num_rows),
+        draw_key,
+        posterior,
+    )
     random = np.random.default_rng(np.asarray(jax.random.key_data(chosen_key)))
     return [
         pd.DataFrame({column.name: column.decoded(np.asarray(drawn[column.name][i]), random) for column in schema.columns})
