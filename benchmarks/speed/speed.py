@@ -2,7 +2,8 @@
 
 Logistic regression, N = 32,561, 109 latents, 181 rows a step on average: `MCMC.run` with DP-SGLD in units of SGLD, and `SVI.run`
 with AutoNormal in units of an Adam step. An MLP 784-256-10 and a CNN, 256 of 60,000 rows: `SVI.run` with AutoDelta in units of an
-Adam step, of the CNN with the same rules for convolutions. Steps without privacy draw uniform indices and noise with threefry. After each
+Adam step, of the CNN with the same rules for convolutions. "dense": 105 columns of normal numbers, without zeros; "plain MLP": SGD in place
+of Adam. Steps without privacy draw uniform indices and noise with threefry. After each
 chunk of a run the same number of steps without privacy is timed; ratios are medians over chunks, of processor time and of time on the clock. `--of` measures another
 checkout in turn with this one.
 
@@ -43,7 +44,10 @@ from dpppl.runs import driver  # noqa: E402
 from models.bayesian_mlp import bayesian_mlp  # noqa: E402
 
 NUM_DATA, DIMENSION, BATCH = 32_561, 109, 181
-STEPS = {"MCMC": 20_000, "SVI": 20_000, "MLP": 120, "CNN": 120}
+STEPS = {
+    "MCMC": 20_000, "SVI": 20_000, "MLP": 120, "CNN": 120, "dense MCMC": 20_000, "dense SVI": 20_000, "plain MLP": 120,
+}  # fmt: skip
+DENSE = 105
 WIDTH, NUM_IMAGES, IMAGE_BATCH = 256, 60_000, 256
 available = normal.native.available
 
@@ -81,9 +85,10 @@ def chain(step, num_steps):
     return jax.jit(run)
 
 
-def data():
+def data(dense=False):
     rng = np.random.default_rng(0)
     x = (rng.random((NUM_DATA, DIMENSION)) < 0.1).astype(np.float32)
+    x = rng.standard_normal((NUM_DATA, DENSE), np.float32) / 10.0 if dense else x
     return jnp.asarray(x), jnp.asarray((rng.random(NUM_DATA) < 0.3).astype(np.float32))
 
 
@@ -143,9 +148,8 @@ def measure_runs(num_steps: int, repeats: int) -> dict[str, float]:
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
-def adam_step(log_likelihood, batch, num_rows):
-    """A step of Adam on the log likelihood (z, rows) of uniform rows: of (state, *arrays)."""
-    optim = optax.adam(1e-3)
+def plain_step(optim, log_likelihood, batch, num_rows):
+    """A step of an optimiser on the log likelihood (z, rows) of uniform rows: of (state, *arrays)."""
 
     def step(state, *arrays):
         z, moments, key = state
@@ -191,21 +195,23 @@ def images():
 
 def problem(name):
     """The arrays, a function that runs so many private steps, and a step without privacy with its first state."""
-    network = name in ("MLP", "CNN")
-    arrays = images() if network else data()
+    network, dense = name in ("MLP", "CNN", "plain MLP"), name.startswith("dense")
+    arrays = images() if network else data(dense)
+    dimension = DENSE if dense else DIMENSION
+    optim = optax.sgd(1e-3) if name == "plain MLP" else optax.adam(1e-3)
     batch, num_rows = (IMAGE_BATCH, NUM_IMAGES) if network else (BATCH, NUM_DATA)
     settings = dict(clipping_norm=1.0, subsampling=dpppl.Poisson.of_batch(batch, num_rows))
     budget = dict(target_epsilon=3.0, target_delta=1e-6, print_cost=False)
-    if name == "MCMC":
+    if name.endswith("MCMC"):
 
         def run(steps):
             kernel = dpppl.DPSGLD(model, **settings)
             mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=steps, progress_bar=False, **budget)
             mcmc.run(dpppl.secret_key(), *arrays)
 
-        start, step = (jnp.zeros(DIMENSION), jax.random.key(0)), lambda s, x, y: nonprivate_step(s, x, y, 1e-4)
+        start, step = (jnp.zeros(dimension), jax.random.key(0)), lambda s, x, y: nonprivate_step(s, x, y, 1e-4)
         return arrays, run, start, step
-    one, guide, likelihood, z = model, AutoNormal, logistic_log_likelihood, jnp.zeros(DIMENSION)
+    one, guide, likelihood, z = model, AutoNormal, logistic_log_likelihood, jnp.zeros(dimension)
     if network:
         one, guide, likelihood = mlp, AutoDelta, mlp_log_likelihood
         shapes = ghost.dense(784, WIDTH, 10)
@@ -215,10 +221,10 @@ def problem(name):
         z = {site: 0.03 * jax.random.normal(jax.random.key(1), shape) for site, shape in shapes.items()}
 
     def run(steps):
-        svi = dpppl.SVI(one, guide(one), optax.adam(1e-3), **settings, **budget)
+        svi = dpppl.SVI(one, guide(one), optim, **settings, **budget)
         svi.run(dpppl.secret_key(), steps, *arrays, progress_bar=False)
 
-    init, step = adam_step(likelihood, batch, num_rows)
+    init, step = plain_step(optim, likelihood, batch, num_rows)
     return arrays, run, init(z), step
 
 
@@ -276,6 +282,7 @@ def show_profile(name, most=25):
 
 def compared(problems, checkouts, rounds):
     """Print a line for each problem and checkout, measured in turn, each time in a process of its own."""
+    print(f"Noise is drawn by {normal.native.instructions()}; DPPPL_NATIVE=avx512, avx2 or generic chooses.")
     print("| steps of | checkout | us of a processor | without privacy | ratio of processor times | on the clock |")
     print("|---|---|---|---|---|---|", flush=True)
     for name in problems:

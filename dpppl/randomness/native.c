@@ -15,15 +15,10 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// Functions marked VECTORISED are compiled for several processors, where compiler and loader can choose when they run. As
-// setup.py allows no fused multiplications and additions, all of them draw the same numbers.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__has_attribute)
-#if __has_attribute(target_clones)
-#define VECTORISED __attribute__((target_clones("default", "avx2", "avx512f")))
-#endif
-#endif
-#ifndef VECTORISED
-#define VECTORISED
+// What draws numbers is compiled for several processors, and `dpppl_use` chooses. As setup.py allows no fused multiplications and
+// additions, all versions draw the same numbers.
+#if defined(__x86_64__) && defined(__GLIBC__)
+#define FOR(processor) __attribute__((target(processor)))
 #endif
 #define INLINE static inline __attribute__((always_inline))  // what a function so marked calls is compiled with it
 
@@ -31,36 +26,50 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms of GCC 12 for AVX-512
 #endif
 
-#define LANES 16
-typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
-
-#define ALL(x) ((lanes){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x})
 #define ROTATE(x, by) (((x) << (by)) | ((x) >> (32 - (by))))
 #define QUARTER_ROUND(a, b, c, d)                                       \
   a += b; d ^= a; d = ROTATE(d, 16); c += d; b ^= c; b = ROTATE(b, 12); \
   a += b; d ^= a; d = ROTATE(d, 8);  c += d; b ^= c; b = ROTATE(b, 7);
 
-// LANES blocks of the keystream: word w of block number `counter` + b is words[w][b].
-INLINE void some_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, lanes words[16]) {
-  const lanes number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const lanes start[16] = {
-      ALL(0x61707865), ALL(0x3320646e), ALL(0x79622d32), ALL(0x6b206574),  // "expand 32-byte k"
-      ALL(key[0]), ALL(key[1]), ALL(key[2]), ALL(key[3]), ALL(key[4]), ALL(key[5]), ALL(key[6]), ALL(key[7]),
-      ALL(counter) + number, ALL(nonce[0]), ALL(nonce[1]), ALL(nonce[2]),
-  };
-  lanes x[16];
-  for (int w = 0; w < 16; w++) x[w] = start[w];
-  for (int twice = 0; twice < 10; twice++) {
-    QUARTER_ROUND(x[0], x[4], x[8], x[12])
-    QUARTER_ROUND(x[1], x[5], x[9], x[13])
-    QUARTER_ROUND(x[2], x[6], x[10], x[14])
-    QUARTER_ROUND(x[3], x[7], x[11], x[15])
-    QUARTER_ROUND(x[0], x[5], x[10], x[15])
-    QUARTER_ROUND(x[1], x[6], x[11], x[12])
-    QUARTER_ROUND(x[2], x[7], x[8], x[13])
-    QUARTER_ROUND(x[3], x[4], x[9], x[14])
+// LANES blocks of the keystream: word w of block number `counter` + b is words[w * LANES + b]. `width` blocks at a time: the state
+// of 16 vectors then fits in registers, 4 wide of SSE2 and NEON, 8 of AVX2, 16 of AVX-512.
+#define LANES 16
+static const uint32_t numbers[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#define SOME_BLOCKS(width)                                                                                     \
+  typedef uint32_t vector##width __attribute__((vector_size(4 * width)));                                      \
+  INLINE void some_blocks_##width(const uint32_t* start, uint32_t* words) {                                    \
+    for (int from = 0; from < LANES; from += width) {                                                          \
+      vector##width x[16], number;                                                                             \
+      memcpy(&number, numbers + from, sizeof number);                                                          \
+      for (int w = 0; w < 16; w++) x[w] = (w == 12 ? number : number - number) + start[w];                     \
+      for (int twice = 0; twice < 10; twice++) {                                                               \
+        QUARTER_ROUND(x[0], x[4], x[8], x[12])                                                                 \
+        QUARTER_ROUND(x[1], x[5], x[9], x[13])                                                                 \
+        QUARTER_ROUND(x[2], x[6], x[10], x[14])                                                                \
+        QUARTER_ROUND(x[3], x[7], x[11], x[15])                                                                \
+        QUARTER_ROUND(x[0], x[5], x[10], x[15])                                                                \
+        QUARTER_ROUND(x[1], x[6], x[11], x[12])                                                                \
+        QUARTER_ROUND(x[2], x[7], x[8], x[13])                                                                 \
+        QUARTER_ROUND(x[3], x[4], x[9], x[14])                                                                 \
+      }                                                                                                        \
+      for (int w = 0; w < 16; w++) {                                                                           \
+        x[w] += (w == 12 ? number : number - number) + start[w];                                               \
+        memcpy(words + w * LANES + from, &x[w], sizeof number);                                                \
+      }                                                                                                        \
+    }                                                                                                          \
   }
-  for (int w = 0; w < 16; w++) words[w] = x[w] + start[w];
+SOME_BLOCKS(4)
+SOME_BLOCKS(8)
+SOME_BLOCKS(16)
+
+INLINE void some_blocks(int width, const uint32_t* key, uint32_t counter, const uint32_t* nonce, uint32_t* words) {
+  uint32_t start[16] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};  // "expand 32-byte k"
+  memcpy(start + 4, key, 32);
+  start[12] = counter;
+  memcpy(start + 13, nonce, 12);
+  if (width == 4) some_blocks_4(start, words);
+  if (width == 8) some_blocks_8(start, words);
+  if (width == 16) some_blocks_16(start, words);
 }
 
 // A stream's `count` blocks from `counter`, and where to put what is made of them.
@@ -72,18 +81,13 @@ typedef struct {
 } stream;
 
 // Blocks `from` to `until`: word w of block number b goes to out[w * count + b].
-VECTORISED static void put_blocks(const stream* of, int64_t from, int64_t until) {
+INLINE void put_blocks(int width, const stream* of, int64_t from, int64_t until) {
   for (int64_t first = from; first < until; first += LANES) {
-    lanes words[16];
-    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words);
+    uint32_t words[16 * LANES];
+    some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
     size_t bytes = 4 * (size_t)(until - first < LANES ? until - first : LANES);
-    for (int w = 0; w < 16; w++) memcpy((uint32_t*)of->out + w * of->count + first, &words[w], bytes);
+    for (int w = 0; w < 16; w++) memcpy((uint32_t*)of->out + w * of->count + first, words + w * LANES, bytes);
   }
-}
-
-// For native.py's test of the library.
-void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
-  put_blocks(&(stream){key, nonce, counter, count, out}, 0, count);
 }
 
 // word + add, for add 0 or 1/2: signed words are converted faster.
@@ -120,15 +124,44 @@ INLINE void box_muller(const uint32_t* words, double* one, double* other) {
 }
 
 // 8 normal draws of each block.
-VECTORISED static void put_draws(const stream* of, int64_t from, int64_t until) {
+INLINE void put_draws(int width, const stream* of, int64_t from, int64_t until) {
   for (int64_t first = from; first < until; first += LANES) {
-    union { lanes rows[16]; uint32_t flat[256]; } words;
-    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words.rows);
+    uint32_t words[16 * LANES];
+    some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
     double found[8 * LANES];
-    box_muller(words.flat, found, found + 4 * LANES);
+    box_muller(words, found, found + 4 * LANES);
     size_t bytes = 8 * (size_t)(until - first < LANES ? until - first : LANES);
     for (int r = 0; r < 8; r++) memcpy((double*)of->out + r * of->count + first, found + r * LANES, bytes);
   }
+}
+
+typedef void puts_numbers(const stream*, int64_t, int64_t);
+#define VERSION(width, target)                                                                                         \
+  target static void blocks_##width(const stream* of, int64_t from, int64_t until) { put_blocks(width, of, from, until); } \
+  target static void draws_##width(const stream* of, int64_t from, int64_t until) { put_draws(width, of, from, until); }
+VERSION(4, )
+static puts_numbers *blocks = blocks_4, *draws = draws_4;
+#ifdef FOR
+VERSION(8, FOR("avx2"))
+VERSION(16, FOR("avx512f"))
+#endif
+
+// Let numbers be drawn by the widest version that the processor has, and that is at most so wide. Returns how wide it is.
+int dpppl_use(int most) {
+  int width = 4;
+#ifdef FOR
+  __builtin_cpu_init();
+  if (most >= 8 && __builtin_cpu_supports("avx2")) width = 8;
+  if (most >= 16 && __builtin_cpu_supports("avx512f")) width = 16;
+  blocks = width == 16 ? blocks_16 : width == 8 ? blocks_8 : blocks_4;
+  draws = width == 16 ? draws_16 : width == 8 ? draws_8 : draws_4;
+#endif
+  return width;
+}
+
+// For native.py's test of the library.
+void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
+  blocks(&(stream){key, nonce, counter, count, out}, 0, count);
 }
 
 // A stream in pieces, which the caller and threads that happen to be free take one by one. The caller waits only for pieces
@@ -136,7 +169,7 @@ VECTORISED static void put_draws(const stream* of, int64_t from, int64_t until) 
 #define PIECE 1024
 typedef struct {
   stream of;
-  void (*put)(const stream*, int64_t, int64_t);
+  puts_numbers* put;
   _Atomic int64_t next, done, users;
 } job;
 
@@ -164,7 +197,7 @@ static void destroy(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   api->XLA_FFI_Error_Destroy(&args);
 }
 
-static void run(XLA_FFI_CallFrame* frame, stream of, void (*put)(const stream*, int64_t, int64_t)) {
+static void run(XLA_FFI_CallFrame* frame, stream of, puts_numbers* put) {
   int64_t pieces = (of.count + PIECE - 1) / PIECE, threads = 1;
   job* j = pieces < 2 ? NULL : malloc(sizeof(job));
   if (j == NULL) {
@@ -200,7 +233,7 @@ static int asked_for_version(XLA_FFI_CallFrame* frame) {
 }
 
 // Operands: key (..., 8), counter (..., 1), nonce (..., 3), uint32; result (..., rows, count), 64 bytes of each block.
-static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*, int64_t, int64_t)) {
+static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, puts_numbers* put) {
   if (asked_for_version(frame)) return NULL;
   XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, *out = frame->rets.rets[0];
   const uint32_t *key = operands[0]->data, *counter = operands[1]->data, *nonce = operands[2]->data;
@@ -211,8 +244,8 @@ static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*
   return NULL;
 }
 
-XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, put_blocks); }
-XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, put_draws); }
+XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, blocks); }
+XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, draws); }
 
 // The first `size` distinct rows named by `count` words: as `distinct_rows`. `table` holds a power of 2 of zeros, 2 count or more.
 static void choose(const uint32_t* draws, int64_t count, uint32_t num_rows, int32_t size, uint32_t* table, int bits,

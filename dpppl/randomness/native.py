@@ -1,7 +1,7 @@
 """ChaCha20, normal draws and distinct rows in C for CPUs, many times as fast as by XLA: an extension, built at installation.
 
 Where it was not built, with DPPPL_NATIVE=0 in the environment, or where it fails RFC 8439's test vector, XLA computes the
-same.
+same. DPPPL_NATIVE=avx512, avx2 or generic forbids wider vectors: the same numbers, drawn by other instructions.
 """
 
 import ctypes
@@ -23,6 +23,8 @@ int32, to index (..., count) int32 and mask (..., count) bool."""
 _EXTENSION = "dpppl.randomness._native"
 _RFC_8439 = 0xE4E7F110, 0x4E3C50A2
 """First and last word of the block of section 2.3.2."""
+_WIDTHS = {"generic": 4, "avx2": 8, "avx512": 16}
+"""Blocks of ChaCha20 that the versions compute at a time."""
 
 
 def call(target: str, like: Tree, *operands: jax.Array) -> Tree:
@@ -30,21 +32,26 @@ def call(target: str, like: Tree, *operands: jax.Array) -> Tree:
     return jax.ffi.ffi_call(target, like, vmap_method="broadcast_all")(*operands)
 
 
-@functools.cache
 def available() -> bool:
     """Whether the calls are registered on CPUs; registers them the first time, or logs a warning."""
+    return instructions() != "XLA"
+
+
+@functools.cache
+def instructions() -> str:
+    """Which version draws numbers: "avx512", "avx2", "generic", or "XLA" where the calls are not registered."""
     if os.environ.get("DPPPL_NATIVE") == "0":
-        return False
+        return "XLA"
     library = _library()
     if library is None:
         logging.getLogger(__name__).warning(
             "dpppl's C extension was not built: XLA draws the same noise, three to five times as slowly on CPUs. Install dpppl "
             "again where a C compiler is found, or set DPPPL_NATIVE=0 to leave out this note."
         )
-        return False
+        return "XLA"
     for target in (BLOCKS, NORMAL, DISTINCT):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
-    return True
+    return next(name for name, width in _WIDTHS.items() if width == library.dpppl_use(_widest()))
 
 
 def _library() -> ctypes.CDLL | None:
@@ -54,9 +61,15 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(found.origin)
-    except OSError:
+        library.dpppl_use(_widest())
+    except (OSError, AttributeError):  # AttributeError: built of an older version
         return None
     return library if _passes(library) else None
+
+
+def _widest() -> int:
+    """The widest vectors that the environment allows, in blocks."""
+    return _WIDTHS.get(os.environ.get("DPPPL_NATIVE", ""), max(_WIDTHS.values()))
 
 
 def _passes(library: ctypes.CDLL) -> bool:

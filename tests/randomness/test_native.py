@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dpppl.randomness import native
 
 PROJECT = Path(__file__).parents[2]
-available_again = native.available.__wrapped__
+instructions_again = native.instructions.__wrapped__
 
 
 @pytest.mark.slow
@@ -39,11 +40,35 @@ def test_without_a_working_extension_xla_does_it_and_a_note_says_so(broken, monk
         monkeypatch.setattr(native, "_RFC_8439", (0, 0))
     else:
         monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: None if broken == "missing" else found)
-    assert not available_again()
+    assert instructions_again() == "XLA"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "C compiler" in caplog.text
 
 
 def test_nothing_is_said_where_xla_was_asked_for(monkeypatch, caplog):
     monkeypatch.setenv("DPPPL_NATIVE", "0")
-    assert not available_again() and not caplog.records
+    assert instructions_again() == "XLA" and not caplog.records
+
+
+@pytest.mark.skipif(native.instructions() == "XLA", reason="the extension was not built")
+@pytest.mark.parametrize("version", ["generic", "avx2", "avx512"])
+def test_every_version_gives_the_block_of_the_standard_and_the_same_numbers(version, monkeypatch):
+    widths, counts = list(native._WIDTHS), (1, 16, 17, 40)
+    library = ctypes.CDLL(native.importlib.util.find_spec(native._EXTENSION).origin)
+    key, nonce = np.arange(32, dtype=np.uint8), np.array([1, 2, 3], np.uint32)
+
+    def blocks(count):
+        out, pointer = np.zeros((16, count), np.uint32), ctypes.c_void_p
+        counter = ctypes.c_uint32(2**32 - 9)  # it wraps around
+        library.dpppl_blocks(pointer(key.ctypes.data), counter, pointer(nonce.ctypes.data), ctypes.c_int64(count), pointer(out.ctypes.data))  # fmt: skip
+        return out
+
+    try:
+        library.dpppl_use(0)
+        expected = [blocks(count) for count in counts]
+        monkeypatch.setenv("DPPPL_NATIVE", version)
+        found = instructions_again()
+        assert widths.index(found) <= widths.index(version) and native._passes(library)
+        assert all(map(np.array_equal, map(blocks, counts), expected))
+    finally:
+        library.dpppl_use(16)
