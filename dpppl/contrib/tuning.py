@@ -97,7 +97,7 @@ class Tuned:
 def tune(
     rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Function, *args: object,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,
-    target_epsilon: float | None = None, target_delta: float | None = None,
+    target_epsilon: float | None = None, target_delta: float | None = None, name: str | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Tree,
 ) -> Tuned:  # fmt: skip
     """Choose settings by private runs on the data themselves, at the price of a few of them.
@@ -114,7 +114,7 @@ def tune(
     - **target_epsilon**, **target_delta**: refuse what would cost more; to meet a target, solve for the candidates' noise with
       `accounting.calibrate_noise_multiplier` and `accounting.SelectionEvent`.
     - **ledger**: counts the whole of it, before the first run.
-    - **print_cost**: whether to print a line with the cost before the first run.
+    - **print_cost**, **name**: whether to print the cost before the first run; the choice's name, also for report and ledger.
 
     *Guarantee*: all that is returned is (epsilon, delta)-DP as `report` says, however many candidates there are; runs that lose
     are forgotten. Prints nothing of single runs. The running time reveals the number of runs, which must stay secret.
@@ -141,7 +141,7 @@ def tune(
     """
     if messages.count() > 1:
         raise ConfigurationError("tune runs in a program of one process.")
-    key, budget = keys.as_key(rng_key), Budget(target_epsilon, target_delta, ledger=ledger)
+    key, budget = keys.as_key(rng_key), Budget(target_epsilon, target_delta, ledger=ledger, name=name)
     runners = [_checked(make(candidate)) for candidate in candidates]
     if not runners:
         raise ConfigurationError("candidates is empty: there is nothing to choose from.")
@@ -154,7 +154,7 @@ def tune(
     report = PrivacyReport(
         method="tune", events=(event,), delta=target_delta, mechanism=plans[0].mechanism, provenance=Provenance(),
         details=TuningDetails(num_candidates=len(runners), mean_runs=float(mean_runs), shape=shape, score_noise=noise),
-        ledger=budget.ledger_line(),
+        ledger=budget.ledger_line(), name=name,
     )  # fmt: skip
     if target_epsilon is not None and (report.epsilon or 0.0) > target_epsilon:
         raise BudgetExceededError(

@@ -127,6 +127,8 @@ class Budget:
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
+        if name is not None and not (name and name.isprintable() and len(name) <= 200):
+            raise ConfigurationError("name is one printable line of at most 200 letters: name='Readmissions by age'.")
         self.ledger, self.unit, self.name = ledger_of(ledger), unit, name
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)

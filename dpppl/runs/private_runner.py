@@ -151,9 +151,9 @@ class PrivateRunner(ABC):
         self.privacy = short if privacy is None else _alone(privacy, short)
         self.unit = Unit.of(self.privacy.unit, self.privacy.max_rows_per_unit)
         target = self.privacy.epsilon, self.privacy.delta
-        self.name, self.labels = checked_name(name), labels
+        self.name, self.labels = name, labels
         self.budget = Budget(
-            *target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit, name=self.name
+            *target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit, name=name
         )
         self.noise_multiplier = optional(positive, self.privacy.noise_multiplier, name="noise_multiplier")
         self.num_data = optional(positive_integer, self.privacy.num_data, name="num_data")
@@ -224,13 +224,6 @@ def after_run(result: T | None, name: str) -> T:
     if result is None:
         raise ConfigurationError(f"`run` must be called before `{name}`.")
     return result
-
-
-def checked_name(name: str | None) -> str | None:
-    """The name of a run. Raises ConfigurationError for one that is not a printable line."""
-    if name is not None and not (name and name.isprintable() and len(name) <= 200):
-        raise ConfigurationError("name is one printable line of at most 200 letters: name='Readmissions by age'.")
-    return name
 
 
 def _alone(privacy: object, short: Privacy) -> Privacy:

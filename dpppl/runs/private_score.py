@@ -43,6 +43,7 @@ class PrivateScore:
     - **nan_share**: share of the rows whose score is NaN, with noise of sd `2 noise_sd / (high - low)`; from the same access.
     - **events**: what was asked of the data, for `dpppl.accounting`.
     - **assumed_public**: what the score captured, and its public arguments, in words.
+    - **name**: of the query.
 
     >>> score = PrivateScore(mean=0.2, noise_sd=0.03, num_rows=1_000, sampling_sd=0.04, events=())
     >>> [round(end, 3) for end in score.interval(0.9)]
@@ -56,6 +57,7 @@ class PrivateScore:
     events: tuple[GaussianEvent, ...] = field(repr=False)
     assumed_public: tuple[str, ...] = ()
     nan_share: float = 0.0
+    name: str | None = None
 
     @checked
     def epsilon_at(self, delta: float) -> float:
@@ -90,8 +92,9 @@ class PrivateScore:
 
     def __str__(self) -> str:
         relation = ROW.relation(self.events[0].neighboring_relation)
+        called = "" if self.name is None else f"{self.name}: "
         return (
-            f"{self.mean:.4g}, with noise of sd {self.noise_sd:.2g}; {self.num_rows} rows; epsilon "
+            f"{called}{self.mean:.4g}, with noise of sd {self.noise_sd:.2g}; {self.num_rows} rows; epsilon "
             f"{self.epsilon_at(1e-5):.4g} at delta 1e-05, {relation}"
         )
 
@@ -114,7 +117,7 @@ def private_score(
     rng_key: jax.Array, score: Function, *args: object, bounds: tuple[float, float],
     target_epsilon: float | None = None, target_delta: float | None = None, noise_multiplier: float | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: jax.sharding.Mesh | None = None,
-    measure_spread: bool = False, **kwargs: object,
+    measure_spread: bool = False, name: str | None = None, **kwargs: object,
 ) -> PrivateScore:  # fmt: skip
     """The mean over private rows of a score, each clipped to `bounds`, with Gaussian noise: one charged access of all rows.
 
@@ -127,6 +130,7 @@ def private_score(
     - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
     - **mesh**: a `jax.sharding.Mesh` to shard rows over, as for `dpppl.MCMC`.
     - **measure_spread**: whether the same access also sums squares, for `interval`: the noise is 12 % larger at equal cost.
+    - **name**: of the query, for its result and the ledger.
 
     *Guarantee*: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out), as `epsilon_at` of the
     result says. The noise of the mean has sd `noise_multiplier * (high - low) / (2 N)`. Without a ledger nothing counts
@@ -148,7 +152,7 @@ def private_score(
     low, high = checked_range(bounds)
     middle, half = (low + high) / 2.0, (high - low) / 2.0
     arguments = Arguments.of(score, args, kwargs)
-    budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
+    budget, key = Budget(target_epsilon, target_delta, ledger=ledger, name=name), keys.as_key(rng_key)
     statistic, captured = traced_score(score, arguments, low, high, measure_spread)
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     if noise_multiplier is None and target_epsilon is None:
@@ -174,6 +178,7 @@ def private_score(
     return PrivateScore(
         mean=float(middle + total), noise_sd=noise_sd, num_rows=arguments.num_rows, sampling_sd=sampling_sd,
         nan_share=float(nones / half), events=budget.events, assumed_public=(*captured, *arguments.assumed_public),
+        name=name,
     )  # fmt: skip
 
 

@@ -12,6 +12,9 @@ from numpyro.infer.autoguide import AutoNormal
 import dpppl
 from dpppl import accounting
 from dpppl.contrib import pages
+from dpppl.contrib.synthetic import Category, Schema, fit_cells, table_model
+from dpppl.contrib.tuning import tune
+from dpppl.errors import ConfigurationError
 from dpppl.findings.verdict import care, sites_with
 from dpppl.ledger.report import merged
 from dpppl.mcmc.outcome import print_table
@@ -143,3 +146,39 @@ def test_names_and_labels_go_all_the_way(tmp_path, capsys):
     assert report.name == "first" and report.combined_risk.runs == 3 and "y: yes or no (Bernoulli)" in report.laws
     page = pages.to_html(report, {"variables": "age in decades"})
     assert "<h1>Privacy report: first" in page and "age in decades. w: prior Normal; y: yes or no" in page
+
+
+def test_queries_have_names_in_results_and_ledger(tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "all.ledger", 8.0, 1e-6)
+    settings = {"bounds": (0.0, 1.0), "noise_multiplier": 10.0, "ledger": ledger}
+    found = dpppl.private_score(dpppl.secret_key(), lambda y: y, np.ones(100), name="share of smokers", **settings)
+    assert str(found).startswith("share of smokers: ") and found.name == "share of smokers"
+    assert ledger.report().runs[0].what.startswith("share of smokers (private_score(")
+    before = ledger.spent
+    with pytest.raises(ConfigurationError, match="name is one printable line"):
+        dpppl.private_score(dpppl.secret_key(), lambda y: y, np.ones(100), name="two\nlines", **settings)
+    assert ledger.spent == before
+
+
+@pytest.mark.slow
+def test_choices_and_tables_of_cells_have_names(tmp_path, capsys):
+    ledger = dpppl.PrivacyLedger(tmp_path / "all.ledger", 8.0, 1e-6)
+    schema = Schema((Category("smokes", (0, 1)), Category("coughs", (0, 1))))
+    table = {"smokes": np.arange(2_000) % 2, "coughs": np.arange(2_000) % 3 == 0}
+    table["coughs"] = table["coughs"].astype(int)
+    fit = fit_cells(
+        dpppl.secret_key(), table_model(schema), schema, table, noise_multiplier=10.0, num_samples=8, ledger=ledger,
+        name="cells",
+    )  # fmt: skip
+
+    def make(norm):
+        kernel = dpppl.DPSGLD(model, clipping_norm=norm, noise_multiplier=40.0)
+        return dpppl.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
+
+    found = tune(
+        dpppl.secret_key(), [1.0, 3.0], make, lambda samples, x, y: y, *rows(), bounds=(0.0, 1.0), score_noise=20.0,
+        mean_runs=1.0, target_delta=1e-6, ledger=ledger, name="norms",
+    )  # fmt: skip
+    assert fit.report.name == "cells" and found.report.name == "norms"
+    assert [run.what for run in ledger.report().runs] == ["cells (synthetic.fit_cells)", "norms (tune)"]
+    assert "This run, 'norms', will spend" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def num_cells(schema: Schema) -> int | None:
 def fit_cells(
     rng_key: jax.Array, model: Function, schema: Schema, table: object, *, target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None, num_samples: int = 1_000,
-    ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, name: str | None = None,
 ) -> CellFit:  # fmt: skip
     """Fit a model of a table of categories to noisy counts of all its cells: one charged access of all rows.
 
@@ -145,7 +145,7 @@ def fit_cells(
     - **target_epsilon**, **target_delta** - the noise is the least that meets them.
     - **noise_multiplier** - instead, the noise's standard deviation.
     - **num_samples** - posterior samples, 8 or more.
-    - **ledger** - a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
+    - **ledger**, **name** - a `dpppl.PrivacyLedger` of these rows or its path, charged before the access; what it calls the run.
 
     Guarantee: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out). Samples are post-processing.
     Raises ConfigurationError, BudgetExceededError and KeyReuseError; then nothing was charged.
@@ -182,7 +182,7 @@ def fit_cells(
     )  # fmt: skip
     from numpyro.diagnostics import split_gelman_rubin
 
-    budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
+    budget, key = Budget(target_epsilon, target_delta, ledger=ledger, name=name), keys.as_key(rng_key)
     charge, origin = query_charge(query, budget, noise_multiplier), KeyOrigin.of(key)
     own, noise = keys.threefry(keys.stream(key, "posterior")), float(charge.noise_multipliers[0])
     sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
@@ -202,7 +202,7 @@ def fit_cells(
     report = PrivacyReport(
         method=query.what, events=budget.events, delta=target_delta, details=details, num_rows=len(number),
         mechanism=replace(MechanismFacts.of(charge.mechanism, len(number)), clipping="none: a row is a 1 in one cell"),
-        provenance=Provenance().and_now(Status.COMPLETE, origin, Start.PRIOR_MEDIAN), ledger=budget.ledger_line(),
+        provenance=Provenance().and_now(Status.COMPLETE, origin, Start.PRIOR_MEDIAN), ledger=budget.ledger_line(), name=name,
     )  # fmt: skip
     samples = {site: np.asarray(value).reshape(-1, *value.shape[2:]) for site, value in found.items()}
     return CellFit(samples=samples, counts=counts, details=details, report=report)
