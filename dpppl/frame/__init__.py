@@ -4,5 +4,6 @@
 
     metric  coordinates in which the posterior is nearly white, by site
     locate  the first accesses of a run, NoiseAware's and the histogram of norms: cost, programs, and what they find
+    norms   the clipping norm of the steps, from what these find
     guides  parameters of a guide that start at a frame and move in its metric
 """

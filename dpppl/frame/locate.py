@@ -44,10 +44,6 @@ SHARE = 0.16
 """The share of a run's cost, in mu^2, that the frame spends."""
 FEWEST_STEPS, MOST_LATENTS = 200, 500
 """Fewer steps than the first have no frame by default, and models with more latents than the second."""
-RELAXATIONS = 35.0
-"""Relaxation times that samples are to span: privacy moves a mean by .24 posterior sds, and changes a width by an eighth."""
-_MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
-_MOST_SQUARED = 16.0  # squared norms over those of white coordinates; about 7 where counts are overdispersed
 _NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
 _UNSURE, _HIDDEN, _WIDER = 2.0, 3.0, 5.0
 """Standard errors of the curvature that a frame adds to it, and that noise may have made; and how much wider a latent's sd may be
@@ -260,38 +256,3 @@ def locate(
         except BaseException as error:
             error.add_note("The histogram that the clipping norm came from was charged before: see privacy_report().")
             raise
-
-
-def clipped_at(
-    metric: Metric, norms: Norms, num_rows: int, steps: Sequence[Charge], share: float = 1.0
-) -> tuple[float, Metric]:
-    """The clipping norm at which a run spans `RELAXATIONS` relaxation times, to four digits; the metric with the share of the
-    curvature that clipped scores keep: E[x min(x, C)] / E[x^2] over the norms x of rows, where the model is right.
-
-    In the metric the posterior's curvature is about 1. So noise of norm C and multipliers s spans 2 k^2 sum(s^-2) / C^2
-    relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
-    least longer than most scores. All squared norms are d where d coordinates are white: the histogram misses the rest, which
-    is in so few rows that its noise hides them. So a tail that noise may have made does not count, nor one of
-    many times as much. Hidden information counts as that of so many rows as noise may hide, which are clipped, too.
-
-    - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
-    - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
-    mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
-    total = lambda longest: num_rows * norms.share * norms.mean(lambda x: np.minimum(x, longest) ** 2)  # noqa: E731
-    possible = [longest for longest in 2.0**norms.edges if total(longest) <= _MOST_SQUARED * len(metric.centre)]
-    believed = [norms.high_quantile(np.clip(1.0 - norms.unseen, _MOST_ROWS, most)) for most in (_NEARLY_ALL, 1.0)]
-    lengths, seen = (np.minimum(norms.middles, min([longest, *possible[-1:]])) for longest in believed)
-    squared = float(norms.mass @ lengths**2)
-    kept = lambda norm: float(norms.mass @ (lengths * np.minimum(lengths, norm))) / squared  # noqa: E731
-    least, most = norms.quantile(_MOST_ROWS), _MARGIN * norms.high_quantile(_NEARLY_ALL)
-    candidates = [c for c in 2.0**norms.edges if least < c < most]
-    enough = [c for c in candidates if 2.0 * mu_squared * (kept(c) / c) ** 2 >= RELAXATIONS]
-    norm = float(f"{max([least, *enough]):.4g}")
-    held, shown, lost = norms.mass @ np.stack(
-        [seen * np.minimum(seen, norm), seen**2, np.maximum(seen - norm, 0.0) ** 2], 1
-    )
-    expected = max(shown, (metric.information or len(metric.centre)) / max(1e-30, num_rows * norms.share))
-    unseen = max(norms.unseen, 1e-30)
-    lost += unseen * max(0.0, ((expected - shown) / unseen) ** 0.5 - norm) ** 2  # in hidden rows of one length
-    informed, cut = min(kept(norm), held / expected), min(1.0, (lost / expected) ** 0.5)
-    return norm, replace(metric, kept=kept(norm), informed=float(informed), cut=float(cut))

@@ -3,7 +3,7 @@
 A run (`runner.MCMC.run`), in outline; each step is one charged access to rows:
 
     bind the kernel to the model: what a row's log likelihood is, from shapes alone                  (kernel, bound)
-    where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm   (norms)
+    where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm  (runner)
     draw first states; rehearse the chain on prior and noise alone, before its steps are charged     (chains, rehearsal)
     with matched steps and no frame: measure the curvature in the first part of the warmup           (step_search)
     step: ask for the noisy sum of clipped gradients, and move; the noise is the sampler's own       (bound, langevin)
@@ -23,7 +23,6 @@ A step.
 A run.
     chains        what was called for; first states, and the plan of the steps
     rehearsal     the chain without rows: does it explode?
-    norms         the clipping norm, from a private histogram
     measured      numbers on what was released
     verdict       which elements of each site may be read
     outcome       samples, weights, verdict; a table

@@ -11,17 +11,18 @@ import jax
 import numpy as np
 import numpyro.infer
 
+from dpppl.access.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
-from dpppl.frame.locate import first_charges, locate, locator_or_none
+from dpppl.frame.locate import Located, first_charges, locate, locator_or_none
 from dpppl.frame.metric import Metric
+from dpppl.frame.norms import affordable_norm, chosen_norm
 from dpppl.information_flow.row_free import proved
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.chains import Call, Chains, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.norms import with_norm_for
 from dpppl.mcmc.outcome import Outcome, print_table
 from dpppl.mcmc.rehearsal import check_prior_stability
 from dpppl.mcmc.settings import checked_kernel, has_frame
@@ -38,6 +39,8 @@ from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import check_num_data, checked, checked_call, full_signature, not_set, plain, positive_integer
 
+QUANTILE, MARGIN = 0.99, 1.25
+"""Of the norms at the start: few rows exceed 1.25 times the .99 quantile."""
 _FIXED = {"frame", "budget", *full_signature(PrivateRunner).parameters} - {"print_cost"}
 """Attributes that are set once; others are NumPyro's, whose calls set them."""
 
@@ -285,7 +288,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         if call.resume is None:  # the norm is that of the steps of `run` after `warmup`, too
             kept, rest = divmod(self.num_samples, self.thinning)
             call = replace(call, discarded=self.num_warmup + rest, num_collected=kept)
-        return opened, with_norm_for(kernel, bound, call, found), found.counted
+        return opened, _with_norm(kernel, bound, call, found), found.counted
 
     def _plan(self, chains: Chains, bound: BoundKernel, start: Start, warmup: int = 0) -> Plan:
         """The plan of a run that begins with the kernel of `bound`, and at `start` unless the caller gives a start."""
@@ -411,3 +414,28 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         return to_inference_data(
             samples, self.privacy_report(), self._dims, coords, dims, self._labels, sample_stats=stats
         )
+
+
+def _with_norm(kernel: DPKernel, bound: BoundKernel, call: Call, found: Located) -> DPKernel:
+    """The kernel with the metric that a run found, and the norm that private norms of the rows suggest, or the least at which
+    the prior alone is sampled well.
+
+    Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the
+    prior."""
+    norms, num_rows = found.norms, bound.split.num_rows
+    affordable = None
+    if isinstance(kernel.mechanism.clipping, Centred):
+        time = kernel.total_time(call.first + call.num_steps)
+        affordable = affordable_norm(norms, bound.num_latents, num_rows * norms.share, time)
+    # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
+    collected = call.num_collected * call.thinning / call.num_steps or 1.0
+    steps = kernel.charge(call.first, call.num_steps, call.num_chains)
+    norm, metric = chosen_norm(
+        found, num_rows, steps, collected, quantile=QUANTILE, margin=MARGIN, affordable=affordable
+    )
+    if metric is not None:
+        kernel = kernel.copy(metric=metric, searches=False, temperature=metric.kept)
+    step_size = kernel.with_norm(norm).step_size
+    assert isinstance(step_size, float)
+    too_long = step_size / float(kernel.longest_step(found.scale**-2.0))  # steps fall as norm^-2
+    return kernel.with_norm(float(f"{norm * max(1.0, too_long) ** 0.5:.4g}"))

@@ -13,8 +13,9 @@ import numpy as np
 from dpppl.access.clipping import NUM_COUNTS
 from dpppl.errors import ConfigurationError, concluding
 from dpppl.frame.guides import MovedOptimizer, Movement
-from dpppl.frame.locate import Located, clipped_at, locate, locator_or_none
+from dpppl.frame.locate import Located, locate, locator_or_none
 from dpppl.frame.metric import Metric
+from dpppl.frame.norms import chosen_norm
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
@@ -247,13 +248,11 @@ class SVI(SVIByHand):
         self, found: Located, objective: Objective, state: SVIState, charge: Charge
     ) -> tuple[Objective, SVIState, Charge]:
         """Keep norm and metric for all runs from now on; objective, first state and steps with them."""
-        if found.metric is None:
-            norm = float(f"{found.norms.high_quantile(QUANTILE):.4g}")
-        else:  # from now on parameters start and move in it
-            movement = Movement.of(found.metric, objective.guide, objective.transforms)
-            norm, self._metric = clipped_at(found.metric, found.norms, objective.split.num_rows, [charge])
+        norm, metric = chosen_norm(found, objective.split.num_rows, charge, quantile=QUANTILE)
+        if metric is not None:  # from now on parameters start and move in it
+            self._metric, movement = metric, Movement.of(metric, objective.guide, objective.transforms)
             self._first_start, self._optim = Start.FRAME, MovedOptimizer(charge.num_steps, movement)
-            objective = replace(objective, metric=self._metric)
+            objective = replace(objective, metric=metric)
             state = state._replace(optim_state=self.optim.init(movement.start()))
         if self.num_particles > 1:  # whose gradients are clipped as one vector
             norm = float(f"{norm * self.num_particles**0.5:.4g}")

@@ -32,8 +32,9 @@ from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame import locate
 from dpppl.frame.guides import MovedOptimizer, Movement, is_of
-from dpppl.frame.locate import SHARE, Locator, clipped_at, first_charges, frame_charge, locator_or_none, scale_of
+from dpppl.frame.locate import SHARE, Locator, first_charges, frame_charge, locator_or_none, scale_of
 from dpppl.frame.metric import Metric
+from dpppl.frame.norms import clipped_at
 from dpppl.mcmc.measured import Arrival, Measured
 from dpppl.mcmc.verdict import Reading, reading
 from dpppl.model.units import split_in_units
@@ -290,7 +291,7 @@ def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
     assert np.median(kept[1]) < 0.75
     far = replace(fitted[0], mass=np.where(np.arange(512) == 400, 0.02, 0.98 * fitted[0].mass), unseen=0.0)
     assert clipped_at(white, far, 942, steps)[1].kept > 0.1
-    monkeypatch.setattr("dpppl.frame.locate._MOST_SQUARED", np.inf)  # a planted fault
+    monkeypatch.setattr("dpppl.frame.norms._MOST_SQUARED", np.inf)  # a planted fault
     assert clipped_at(white, far, 942, steps)[1].kept < 0.01
 
 

@@ -13,7 +13,7 @@ APART = "test_private_runner:test_a_kernel_and_its_runner_do_not_contradict_each
 WARNED = "test_readable:test_results_that_are_refused_are_returned_with_a_warning"
 MCMC, SVI = (lambda name=name: test_private_runner.WAYS[name] for name in ("MCMC", "SVI"))
 ROWS, COUNTED = "test_counted_rows:test_what_was_measured_of_the_rows_comes_first", "dpppl.findings.counted_rows:"
-CLIPPED, FRAMED = "dpppl.frame.locate:clipped_at", "test_frame:test_the_norm_of_a_run_in_a_metric"
+CLIPPED, FRAMED = "dpppl.frame.norms:clipped_at", "test_frame:test_the_norm_of_a_run_in_a_metric"
 MOVED, MISFIT = (
     "dpppl.frame.metric:Metric._moved",
     "test_frame:test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips",
