@@ -16,6 +16,7 @@ import argparse
 import collections
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -156,7 +157,7 @@ def reasons(cells):
         low = np.mean(cell.get("mass", 1.0)) < LEAST_MASS
         for verdict, off, line in zip(cell.get("verdict", ()), cell.get("off", ()), cell.get("line", ())):
             if verdict != "read":
-                found[" ".join(line.split()[:9])][int(off or low)] += 1
+                found[" ".join(re.sub(r"[-.\d]*\d", "#", line).split()[:9])][int(off or low)] += 1
     lines = ["| first finding | right runs | wrong runs |", "|---|---|---|"]
     ordered = sorted(found.items(), key=lambda item: -sum(item[1]))
     return "\n".join([*lines, *(f"| {line} ... | {right} | {wrong} |" for line, (right, wrong) in ordered)])
