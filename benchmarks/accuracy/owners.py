@@ -74,17 +74,11 @@ def measured(name, model, args, cut, count, keys, draws):
     theory = planned(
         len(args[0]) // count, len(centre), 1.0, PRIOR_SD.get(name, 3.0), count * float(np.median(spread**2))
     )
-    found = {
-        "mass": [],
-        "rms": [],
-        "width": [],
-        "refused": [],
-        "arrival": [],
-        "theory": theory and round(float(theory), 3),
-    }
-    for key in range(keys):
+    path, cell = FOLDER / "owners.json", f"{name}, {cut}, {count}"
+    found = json.loads(path.read_text()).get(cell, {}) if path.exists() else {}
+    for key in range(len(found.get("mass", ())), keys):
         start = time.time()
-        owners = [published(model, part, f"owner {i}")[1] for i, part in enumerate(shares(args, count, cut))]
+        owners = [owner_of(name, cut, count, key, i, model, part) for i, part in enumerate(shares(args, count, cut))]
         samples = dpppl.pool(owners).sample(jax.random.key(key), prior_of(model, args))
         drawn = flat({site: samples[site] for site in draws_sites(name)})[0]
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
@@ -92,10 +86,18 @@ def measured(name, model, args, cut, count, keys, draws):
             "mass": np.mean((low <= draws) & (draws <= high)), "rms": np.sqrt(np.mean(((drawn.mean(axis=0) - centre) / spread) ** 2)),
             "width": np.median(drawn.std(axis=0) / spread), "refused": sum(o.owners[0].facts.is_refused for o in owners), "arrival": np.mean([o.owners[0].mixture.arrival for o in owners]),
         }  # fmt: skip
-        for which, value in numbers.items():
-            found[which].append(round(float(value), 3))
+        found = {which: [*found.get(which, ()), round(float(value), 3)] for which, value in numbers.items()}
+        written("owners", cell, found | {"theory": theory and round(float(theory), 3)})
         print(f"  {name}, {cut}, {count}: {numbers}, {time.time() - start:.0f} s", flush=True)
-    return found
+
+
+def owner_of(name, cut, count, key, number, model, part):
+    """The likelihood of one owner; its file is kept, so that another rule of pooling takes the same runs."""
+    path = Path(f"build/owners/{name}-{cut}-{count}-{key}-{number}.likelihood")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        published(model, part, f"owner {number}")[1].to_file(path)
+    return dpppl.Likelihood.from_file(path)
 
 
 _SITES = {}
@@ -252,7 +254,6 @@ def main():
     if options.table:
         print(*tables(), sep="\n\n")
         return
-    path = FOLDER / "owners.json"
     for name in options.data:
         model, args = problem(name)
         if options.priors:
@@ -266,10 +267,7 @@ def main():
         draws = reference(name, model, args)
         for count in options.owners:
             for cut in options.cuts[: 1 if count == 1 else None]:
-                cell = f"{name}, {cut}, {count}"
-                if path.exists() and len(json.loads(path.read_text()).get(cell, {}).get("mass", ())) >= options.keys:
-                    continue
-                written("owners", cell, measured(name, model, args, cut, count, options.keys, draws))
+                measured(name, model, args, cut, count, options.keys, draws)
 
 
 if __name__ == "__main__":
