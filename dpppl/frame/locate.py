@@ -35,7 +35,7 @@ from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.row_statistics.shared_law import statistics_of
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, Plan, prove
+from dpppl.runs.driver import OWN_NORM, TRACING, Plan, prove
 from dpppl.runs.histogram import Histogram, histogram_charge
 from dpppl.runs.session import Run, Session, session
 from dpppl.types import Function, Tree
@@ -240,8 +240,8 @@ def locate(
     program, arguments = histogram.program(run.key, rows, public)
     digest = ",".join(each.digest for each in (program, *of_frame.values()))
     with session(run, replace(plan, charges=charges, program=digest, shared=plan.shared_values), budget) as opened:
-        metric, own_norm = None, "with a norm of your own, as clipping_norm=1.0, a run needs none of these"
-        failing = partial(concluding, "the clipping norm", "", lambda: False, own_norm)
+        metric = None
+        failing = partial(concluding, "the clipping norm", "", lambda: False, OWN_NORM)
         with failing():
             if locator is not None:
                 metric = locator.metric(partial(opened.charge, 0))

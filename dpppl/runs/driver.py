@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -27,6 +27,7 @@ from dpppl.types import Document, Foreign, Function, Numbers, Tree
 
 NUM_CHUNKS = 20
 _GOES_ON = "run with the same arguments makes the results of its checkpoint at no cost"
+OWN_NORM = "with a norm of your own, as clipping_norm=1.0, a run needs none of these"
 TRACING = threading.RLock()
 """NumPyro has one stack of handlers for all threads: models are traced by one thread at a time."""
 
@@ -188,7 +189,8 @@ def drive(run: Run, plan: Plan, budget: Budget, conclude: Function, opened: Sess
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))
-        program = prepare(plan.method.mapped_chunk, plan.arguments, rows=1)
+        with concluding("the program of the steps", "", lambda: False, OWN_NORM) if opened else nullcontext():
+            program = prepare(plan.method.mapped_chunk, plan.arguments, rows=1)
         if run.checkpoint is not None:
             settings = np.array([plan.method.num_steps, *plan.settings])
             digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments)

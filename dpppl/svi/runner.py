@@ -208,15 +208,15 @@ class SVI(SVIByHand):
 
             def conclude(states: list[Tree], records: list[Tree]) -> Tree:
                 with TRACING:
-                    return states[0], records[0], constrained(states[0].optim_state)
+                    return states[0], records[0], constrained(states[0].optim_state), self.privacy_report()
 
             steps = plan(objective, state, charge)
-            state, (trajectory, (gradients, shares)), params = drive(run, steps, self.budget, conclude, opened)
+            state, (trajectory, (gradients, shares)), params, report = drive(run, steps, self.budget, conclude, opened)
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         self._result = SVIResult(
             last_params=params, state=state, trajectory=trajectory, gradients=gradients, transforms=objective.transforms,
-            objective=objective, public=public, report=self.privacy_report(), labels=self._labels,
+            objective=objective, public=public, report=report, labels=self._labels,
         )  # fmt: skip
         with concluding("the verdict", "svi.result.averaged_params(allow_unconverged=True) returns the parameters"):
             self._clipped, own = counted_rows(shares, charge, num_steps, objective)

@@ -1,5 +1,6 @@
 """Nothing that fails after the last access of a run costs its results: they are kept, and the error says how to read them."""
 
+import importlib
 import sys
 import threading
 import warnings
@@ -138,7 +139,7 @@ def test_arithmetic_that_fails_between_accesses_goes_on_from_the_checkpoint(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["mcmc", "svi"])
+@pytest.mark.parametrize("method", ["mcmc", "svi", "svi's report"])
 def test_results_that_fail_are_made_again_of_the_checkpoint(method, tmp_path, monkeypatch):
     settings = dict(print_cost=False, clipping_norm=1.0, noise_multiplier=3.0)
     path = tmp_path / "run.npz"
@@ -151,9 +152,14 @@ def test_results_that_fail_are_made_again_of_the_checkpoint(method, tmp_path, mo
         run = lambda: runner.run(dpppl.secret_key(), Y)  # noqa: E731
     else:
         runner = dpppl.SVI(normal_mean, AutoNormal(normal_mean), checkpoint=path, **settings)
-        planted, run = "dpppl.svi.runner.SVI._params", lambda: runner.run(dpppl.secret_key(), 4, Y, progress_bar=False)
+        planted = (
+            "dpppl.svi.runner.SVI._params"
+            if method == "svi"
+            else "dpppl.runs.private_runner.PrivateRunner.privacy_report"
+        )
+        run = lambda: runner.run(dpppl.secret_key(), 4, Y, progress_bar=False)  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(planted, fails if method == "mcmc" else lambda *_: fails)
+        patch.setattr(planted, (lambda *_: fails) if method == "svi" else fails)
         with pytest.raises(
             dpppl.ConclusionError,
             match=r"is kept: run with the same arguments makes the results of its checkpoint at no cost",
@@ -166,7 +172,8 @@ def test_results_that_fail_are_made_again_of_the_checkpoint(method, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_a_frame_that_fails_names_a_norm_of_one_s_own(tmp_path, monkeypatch):
+@pytest.mark.parametrize("planted", ["dpppl.frame.locate._normal", "dpppl.runs.driver.prepare"])
+def test_a_frame_or_steps_that_fail_name_a_norm_of_one_s_own(planted, tmp_path, monkeypatch):
     settings = dict(
         num_warmup=100,
         num_samples=200,
@@ -174,11 +181,14 @@ def test_a_frame_that_fails_names_a_norm_of_one_s_own(tmp_path, monkeypatch):
         ledger=dpppl.PrivacyLedger(tmp_path / "ledger", epsilon=40.0, delta=1e-3),
     )
     runner = dpppl.MCMC(dpppl.DPSGLD(normal_mean), frame=True, **settings, **BUDGET)
-    monkeypatch.setattr("dpppl.frame.locate._normal", fails)
-    with pytest.raises(
-        dpppl.ConclusionError, match=r"those to come are not: with a norm of your own, as clipping_norm=1.0"
-    ):
-        runner.run(dpppl.secret_key(), Y)
+    module, name = planted.rsplit(".", 1)
+    original = getattr(importlib.import_module(module), name)
+    with monkeypatch.context() as patch:
+        patch.setattr(planted, lambda *args, **named: fails() if runner.budget.charged else original(*args, **named))
+        with pytest.raises(
+            dpppl.ConclusionError, match=r"those to come are not: with a norm of your own, as clipping_norm=1.0"
+        ):
+            runner.run(dpppl.secret_key(), Y)
     assert 0.0 < runner.privacy_report().epsilon < 10.0
     runner = dpppl.MCMC(dpppl.DPSGLD(normal_mean, clipping_norm=1.0), **settings, **BUDGET)
     runner.run(dpppl.secret_key(), Y)
