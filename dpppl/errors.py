@@ -157,9 +157,15 @@ def _forget(error: BaseException, before: BaseException | None) -> None:
             error.__context__ = None
 
 
-def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
-    """A warning at the line outside of dpppl that led to it."""
+def warn(message: str, category: type[Warning] = PrivacyWarning, *, charged: bool = False) -> None:
+    """A warning at the line outside of dpppl that led to it. Where warnings are errors, one about a result that was `charged` is
+    printed: an error would lose the result."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    try:
+        warnings.warn(message, category, stacklevel=level)
+    except Warning:
+        if not charged:
+            raise
+        print(f"{category.__name__}: {message}", file=sys.stderr)

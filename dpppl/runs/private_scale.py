@@ -137,7 +137,7 @@ def private_scale(
     if stands_out(share, noise / num_rows):
         read = "".join(f". {sentence[0].upper()}{sentence[1:]}" for sentence in arguments.by_entry)
         words = f"{min(share, 1.0):.1%} ± {noise / num_rows:.1%} of the values of a column are missing or not finite"
-        warn(f"{words}, and count neither in its location nor in its scale{read}.", UnconvergedWarning)
+        warn(f"{words}, and count neither in its location nor in its scale{read}.", UnconvergedWarning, charged=True)
     return found
 
 

@@ -170,6 +170,7 @@ def private_score(
             f"the score is NaN for about {nones / half:.0%} of the rows (noise of sd {noise_sd / half:.1%}), which count as the "
             "middle of the bounds: say what they count as, jnp.where(jnp.isnan(score), low, score), or leave them out.",
             UserWarning,
+            charged=True,
         )
     sampling_sd = None
     if squares:  # the variance is raised by one sd of its noise, so that noise seldom hides it

@@ -273,3 +273,14 @@ def test_an_error_between_accesses_says_that_those_to_come_are_not_charged():
         between(),
     ):
         raise dpppl.LedgerError("full")
+
+
+def test_a_warning_about_a_charged_query_is_printed_where_warnings_are_errors(capsys):
+    nan = lambda y: jax.numpy.where(y > 0.0, jax.numpy.nan, 0.5)  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dpppl.private_score(dpppl.secret_key(), nan, Y, bounds=(0.0, 1.0), noise_multiplier=1.0)
+        missing = np.where(Y > 0.5, np.nan, Y).astype(np.float32)
+        scale = dpppl.private_scale(dpppl.secret_key(), missing, target_epsilon=5.0, target_delta=1e-5)
+    assert found.nan_share > 0.5 and scale.events
+    assert capsys.readouterr().err.count("Warning: ") == 2
