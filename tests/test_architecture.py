@@ -168,7 +168,7 @@ ROOMS = {
     "model": ("model", 4_725, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),
     "access": ("access row_program", 3_304, 1_700),
-    "session": ("runs processes", 2_647, 1_500),
+    "session": ("runs processes", 2_649, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 624, 404),
     "findings": ("findings", 551, 430),

@@ -374,4 +374,5 @@ class Reservation:
                     warn(
                         f"run '{self.run_id}' is over, and holds what it reserved until this process ends: {error}",
                         UserWarning,
+                        charged=True,
                     )

@@ -171,7 +171,8 @@ class Checkpoint:
                 self._remove(self._temporary)
             except OSError as error:  # the results are there
                 warn(
-                    f"the checkpoint {self._path} cannot be removed ({error.strerror}): delete it, it holds the run's key."
+                    f"the checkpoint {self._path} cannot be removed ({error.strerror}): delete it, it holds the run's key.",
+                    charged=True,
                 )
 
     @staticmethod

@@ -14,6 +14,7 @@ from small_models import normal_mean
 
 import dpppl
 from dpppl.runs import progress
+from dpppl.runs.checkpoint import Checkpoint
 
 Y = np.random.default_rng(0).normal(0.5, 1.0, 200).astype(np.float32)
 BUDGET = {"target_epsilon": 20.0, "target_delta": 1e-5, "print_cost": False}
@@ -275,12 +276,19 @@ def test_an_error_between_accesses_says_that_those_to_come_are_not_charged():
         raise dpppl.LedgerError("full")
 
 
-def test_a_warning_about_a_charged_query_is_printed_where_warnings_are_errors(capsys):
+def test_a_warning_about_what_was_charged_is_printed_where_warnings_are_errors(capsys, tmp_path, monkeypatch):
     nan = lambda y: jax.numpy.where(y > 0.0, jax.numpy.nan, 0.5)  # noqa: E731
+    kept = Checkpoint(tmp_path / "run.npz")
+
+    def denied(*_):
+        raise PermissionError(1, "not permitted")
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = dpppl.private_score(dpppl.secret_key(), nan, Y, bounds=(0.0, 1.0), noise_multiplier=1.0)
         missing = np.where(Y > 0.5, np.nan, Y).astype(np.float32)
         scale = dpppl.private_scale(dpppl.secret_key(), missing, target_epsilon=5.0, target_delta=1e-5)
+        monkeypatch.setattr(Checkpoint, "_remove", denied)
+        kept.remove()
     assert found.nan_share > 0.5 and scale.events
-    assert capsys.readouterr().err.count("Warning: ") == 2
+    assert capsys.readouterr().err.count("Warning: ") == 3
