@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import cells
 
 import dpppl
 from dpppl import accounting, information_flow
@@ -13,12 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = (dpppl, accounting, audit, information_flow, plotting, synthetic, uncertainty)
 NAMES = [(module.__name__, name) for module in MODULES for name in module.__all__]
 _PROMPT = re.compile(r"^\s*(?:>>>|\.\.\.) ?(.*)$", re.MULTILINE)
-_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def examples(text):
     """The code of a text that is run: lines after a prompt, and cells."""
-    return "\n".join(_PROMPT.findall(text) + _CELL.findall(text))
+    return "\n".join(_PROMPT.findall(text) + cells(text))
 
 
 def without_example(names, code):

@@ -3,7 +3,7 @@
 A run (`runner.MCMC.run`), in outline; each step is one charged access to rows:
 
     bind the kernel to the model: what a row's log likelihood is, from shapes alone                  (kernel, bound)
-    where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm  (runner)
+    where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm   (runner)
     draw first states; rehearse the chain on prior and noise alone, before its steps are charged     (chains, rehearsal)
     with matched steps and no frame: measure the curvature in the first part of the warmup           (step_search)
     step: ask for the noisy sum of clipped gradients, and move; the noise is the sampler's own       (bound, langevin)

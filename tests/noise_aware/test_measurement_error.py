@@ -1,17 +1,14 @@
 """A covariate with a known standard error, as docs/measurement-error.md writes it: summed out by nodes."""
 
-import re
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pages import DOCS, cells
 from scipy import integrate, special, stats
 
 from dpppl.model.split import split_model
 
-PAGE = (Path(__file__).parents[2] / "docs" / "measurement-error.md").read_text()
-BLOCKS = re.findall(r"```\{code-cell\} ipython3\n(.*?)```", PAGE, re.S)
+BLOCKS = cells((DOCS / "measurement-error.md").read_text())
 
 
 def page(number):

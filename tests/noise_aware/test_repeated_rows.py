@@ -1,16 +1,11 @@
 """Persons with several rows, as docs/repeated-rows.md writes them: private posteriors compared with those without privacy."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
+from pages import DOCS, cells
 
-PAGE = (Path(__file__).parents[2] / "docs" / "repeated-rows.md").read_text()
-BLOCKS = [
-    re.sub(r"^:tags:.*\n", "", block, flags=re.M)
-    for block in re.findall(r"```\{code-cell\} ipython3\n(.*?)```", PAGE, re.S)
-]
+PAGE = (DOCS / "repeated-rows.md").read_text()
+BLOCKS = cells(PAGE)
 
 
 def episodes():
@@ -37,7 +32,7 @@ def test_episodes_hold_each_persons_follow_up_once():
 def test_private_posteriors_agree_with_nuts(section, rows, capsys):
     """Means within 4 sds of both together, and sds of 0.7 to 3 times NUTS's, of every latent that the page compares."""
     own = PAGE[PAGE.index(f"## {section}") :].split("\n## ")[0]
-    blocks = [block for block in BLOCKS[1:] if block in re.sub(r"^:tags:.*\n", "", own, flags=re.M)]
+    blocks = [block for block in BLOCKS[1:] if block in cells(own)]
     found = {}
     exec(BLOCKS[0], found)
     found["rng"] = np.random.default_rng(1)
