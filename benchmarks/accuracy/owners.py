@@ -35,6 +35,7 @@ from benchmarks.accuracy import real_data, unseen_sets
 from benchmarks.accuracy.oracle import planned
 from benchmarks.lib.oracle import flat
 from benchmarks.lib.results import FOLDER, in_page, written
+from dpppl.published.owners import wrong
 
 DELTA, COUNTS = 1e-5, (1, 3, 5, 10)
 
@@ -79,12 +80,14 @@ def measured(name, model, args, cut, count, keys, draws):
     for key in range(len(found.get("mass", ())), keys):
         start = time.time()
         owners = [owner_of(name, cut, count, key, i, model, part) for i, part in enumerate(shares(args, count, cut))]
-        samples = dpppl.pool(owners).sample(jax.random.key(key), prior_of(model, args))
+        pooled = dpppl.pool(owners)
+        samples = pooled.sample(jax.random.key(key), prior_of(model, args))
         drawn = flat({site: samples[site] for site in draws_sites(name)})[0]
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         numbers = {
             "mass": np.mean((low <= draws) & (draws <= high)), "rms": np.sqrt(np.mean(((drawn.mean(axis=0) - centre) / spread) ** 2)),
             "width": np.median(drawn.std(axis=0) / spread), "refused": sum(o.owners[0].facts.is_refused for o in owners), "arrival": np.mean([o.owners[0].mixture.arrival for o in owners]),
+            "told": max((LEVELS.index(level) for level, _ in wrong(pooled.owners)), default=0),
         }  # fmt: skip
         found = {which: [*found.get(which, ()), round(float(value), 3)] for which, value in numbers.items()}
         written("owners", cell, found | {"theory": theory and round(float(theory), 3)})
@@ -101,6 +104,8 @@ def owner_of(name, cut, count, key, number, model, part):
 
 
 _SITES = {}
+LEVELS = "read", "Read with care", "Do not read"
+"""What a pool says of a misfit that its owners share."""
 PRIOR_SD = {"randhie": 5.0}
 
 

@@ -40,7 +40,8 @@ def likelihood_of(
         public={label: digest_of(array) for label, array in (public or {}).items()}, program=_program(coordinates),
         versions={"dpppl": VERSION, "jax": jax.__version__, "numpyro": numpyro.__version__},
     )  # fmt: skip
-    return Likelihood(sites, (owners.Owner(facts, published(mixture)),))
+    found = published(mixture)._replace(ranks=np.array(verdict.moments), cut=np.array(verdict.cut))
+    return Likelihood(sites, (owners.Owner(facts, found),))
 
 
 def _sites(coordinates: Coordinates, public: Mapping[str, Tree]) -> tuple[Site, ...]:
@@ -70,7 +71,7 @@ def _program(coordinates: Coordinates) -> str:
 
 
 def published(mixture: Mixture) -> owners.Mixture:
-    """The likelihood of each draw of the curvature, as it makes the posterior of the run; of all draws."""
+    """The likelihood of each draw of the curvature, as it makes the posterior of the run; of all draws; without ranks."""
     surrogate, prior = mixture.surrogate, mixture.prior
     basis = surrogate.basis
     linear = Linear.of(mixture.means, mixture.covariances, prior, mixture.mean, basis)
@@ -84,7 +85,8 @@ def published(mixture: Mixture) -> owners.Mixture:
     evidence += 0.5 * np.sum(np.linalg.slogdet(spread)[1] - np.linalg.slogdet(prior)[1], axis=1)
     found = owners.Mixture(
         surrogate.point(mixture.mean), basis.scales, basis.turn, np.asarray(basis.layout.numbers, np.int64), offsets,
-        linear.slopes, evidence.max() - evidence, np.ones(()), np.ones(()),
+        linear.slopes, evidence.max() - evidence, np.ones(()), np.ones(()), np.ones((3, 3)),
+        np.zeros(()),
     )  # fmt: skip
     drawn = mixture.draw(np.random.default_rng(0), _REACH_DRAWS)
     far = lambda z: np.asarray(found.distance(jnp.asarray(z, float)), np.float64)  # noqa: E731

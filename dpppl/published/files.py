@@ -24,7 +24,7 @@ FORMAT, VERSION = "dpppl-likelihood", 1
 MOST_BYTES, _MOST_HEAD, _MOST_ELEMENTS, _MOST_TEXT, _LARGEST = 2**29, 2**20, 10**6, 10_000, 1e30
 _SHAPES = {
     "centre": "d", "scales": "d", "turn": "dr", "numbers": "kb", "offsets": "nkb", "slopes": "nkbb", "log_weights": "n",
-    "reach": "", "arrival": "",
+    "reach": "", "arrival": "", "ranks": "mm", "cut": "",
 }  # fmt: skip
 _DAMAGED = zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, KeyError, IndexError, TypeError
 
@@ -194,6 +194,10 @@ def _mixture(members: Mapping[str, Array], number: int, sites: Sequence[Site]) -
     _require(all(sizes[axis] for axis in "nkbd") and sizes["r"] <= sizes["d"], "an array is empty")
     _require(np.all(found.scales >= 1.0 / _LARGEST) and found.reach > 0.0, "scales or reach are not positive")
     _require(found.arrival >= 0.0, "arrival is negative")
+    _require(0.0 <= found.cut <= 1.0, "cut is no share")
+    _require(
+        sizes["m"] == 3 and np.all(found.ranks[1:] > 0.0), "ranks are not of three moments, or have no positive errors"
+    )
     places = np.sort(found.numbers[found.numbers != sizes["d"]])
     _require(np.array_equal(places, np.arange(sizes["d"])), "its blocks do not hold each coordinate once")
     return found

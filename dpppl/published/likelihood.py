@@ -10,7 +10,7 @@ import numpyro
 
 from dpppl.errors import ConfigurationError
 from dpppl.published import files
-from dpppl.published.owners import Owner
+from dpppl.published.owners import Owner, wrong
 from dpppl.published.priors import Prior, Sensitivity, as_function, compared, far, sampled
 from dpppl.published.supports import Site, coordinates
 from dpppl.types import BySite, Function, Numbers
@@ -160,6 +160,7 @@ class Likelihood:
                     f"to owners, so they may move the pool by {error:.1f} sd: give owners a narrower common prior, such as an "
                     "earlier pool, or larger budgets.",
                 ))  # fmt: skip
+        found += wrong(self.owners)
         refused = ", ".join(each.name for each in facts if each.is_refused)
         return [*found, ("Do not read", f"the verdict refuses the run of {refused}")] if refused else found
 

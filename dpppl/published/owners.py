@@ -1,7 +1,7 @@
 """The likelihood of one run: its arrays, its budget, and the model that it is about."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
@@ -9,10 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import chi2
 
 from dpppl.types import Tree
 
 Array = np.ndarray
+_CHANCE, _CARE, _REFUSED = 0.004, 0.2, 1.0  # of a misfit by chance, each of two checks; sds of the pool
 
 
 class Mixture(NamedTuple):
@@ -27,7 +29,10 @@ class Mixture(NamedTuple):
     - **log_weights** - (n,): with these each draw is equally likely under the run's own prior. They favour steep draws: among
       several owners these would pull all towards their centres, so each owner of k has a k-th of them.
     - **reach** - the distance from the centre, see `distance`, that one in a hundred of the run's own posterior draws exceeds.
-    - **arrival** - that of the run's own posterior mean."""
+    - **arrival** - that of the run's own posterior mean.
+    - **ranks** - (3, 3): of three moments of the ranks of responses (two by surprise, one by value) how far they are from the
+      model's, the standard errors of that, and the variances of one row's.
+    - **cut** - the part of the scores that was clipped."""
 
     centre: Array
     scales: Array
@@ -38,6 +43,8 @@ class Mixture(NamedTuple):
     log_weights: Array
     reach: Array
     arrival: Array
+    ranks: Array
+    cut: Array
 
     def blocks(self, z: jax.Array) -> jax.Array:
         """v (..., k, b) of coordinates z (..., d)."""
@@ -131,3 +138,29 @@ def digest_of(text: str, arrays: Mapping[str, Array]) -> str:
         array = arrays[name]
         found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
     return found.hexdigest()
+
+
+def wrong(owners: Sequence[Owner]) -> list[tuple[str, str]]:
+    """Names and words of what the owners together show against their model: a pool's sd shrinks, a misfit that all share stays.
+
+    Moments of ranks are averaged with the squares of their errors as weights, as if one run had ranked all rows."""
+    if len(owners) < 2 or any(owner.facts.width != "model" for owner in owners):
+        return []
+    departures, stds, variances = np.stack([owner.mixture.ranks for owner in owners]).swapaxes(0, 1)
+    weights = stds**-2.0 / np.sum(stds**-2.0, axis=0)
+    departure, variance = (weights * departures).sum(axis=0), (weights * variances).sum(axis=0)
+    chi_squared = departure**2 * np.sum(stds**-2.0, axis=0)
+    counts = np.array([owner.facts.num_rows for owner in owners])
+    tilts = counts.sum() * departure**2 / variance
+    moved = np.sqrt(max(tilts[:2].sum(), tilts[2])) * np.average(
+        [owner.mixture.cut for owner in owners], weights=counts
+    )
+    chance = min(chi2.sf(chi_squared[:2].sum(), 2), chi2.sf(chi_squared[2], 1))
+    if chance > _CHANCE or moved < _CARE:
+        return []
+    words = (
+        "responses of all owners together have other tails or another shape than the model's, which one owner's noise may hide; "
+        f"clipping is centred on the model, so this may move the pool by {moved:.1f} sd: use a richer model, or "
+        'width="sandwich".'
+    )
+    return [("Do not read" if moved >= _REFUSED else "Read with care", words)]

@@ -12,7 +12,7 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS, Predictive, init_to_median
 
 from dpppl.errors import ConfigurationError
-from dpppl.published.owners import Owner
+from dpppl.published.owners import Owner, wrong
 from dpppl.published.supports import Site, coordinates, element_names
 from dpppl.types import BySite, Distribution, Function, Numbers, Tree
 from dpppl.validation import a
@@ -185,6 +185,7 @@ def compared(
     findings += [
         ("all", f"{o.facts.name} refuses its own posterior: {o.facts.verdict}") for o in owners if o.facts.is_refused
     ]
+    findings += [("all", words) for _, words in wrong(owners)]
     return Sensitivity(tuple(row for each in zip(*rows) for row in each), samples, tuple(findings), prob)
 
 

@@ -218,6 +218,7 @@ class Fit:
     - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
       is from 0, its square in squared standard errors, and how many means were compared.
     - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
+    - **moments** - departures as in `fit` (two) and in `skew`, their standard errors, and the variances of one row's, (3, 3).
     - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
       all scores were clipped.
     - **squared_harm** - the squares of `harm` that are expected, the largest: departures are believed to be `_TYPICAL` sds, and
@@ -237,6 +238,7 @@ class Fit:
     fit: tuple[float, float]
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
     skew: tuple[float, float] = (0.0, 0.0)
+    moments: tuple[tuple[float, ...], ...] = ((0.0,) * 3, (1.0,) * 3, (1.0,) * 3)
     harm: tuple[float, ...] = (0.0, 0.0, 0.0)
     squared_harm: float = 0.0
     unseen: float = 0.0
@@ -285,6 +287,7 @@ class Fit:
             fit=(float(np.linalg.norm(moments)), float(np.sum(chi_squared[:2]))),
             link=(along[farthest], float(links[farthest]), float(chi_squared[2]), len(links)),
             skew=(float(skew), float(chi_squared[3])),
+            moments=tuple(tuple(map(float, x[[0, 1, 3]])) for x in (departures, stds, np.maximum(variances, 1e-12))),
             harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
             squared_harm=float(num_rows * sampled * max(np.sum(believed[:2]) / 2.0, *believed[2:])),
             tails=float(np.clip(2.5 * max(np.sum(chi_squared[:2]), chi_squared[3]) / SURE - 1.5, 0.0, 1.0)),

@@ -137,6 +137,8 @@ CORRUPTIONS = {
     "infinite": changed("0.offsets", at(FIRST, np.inf)), "too large": changed("0.slopes", at(FIRST, 1e200)),
     "negative scale": changed("0.scales", at(FIRST, -1.0)), "scale of zero": changed("0.scales", at(FIRST, 0.0)),
     "negative reach": changed("0.reach", lambda a: -a),
+    "a share above 1": changed("0.cut", lambda a: 2.0 + a), "ranks of no error": changed("0.ranks", lambda a: 0.0 * a),
+    "ranks of four moments": changed("0.ranks", lambda a: np.ones((4, 4))),
     "negative arrival": changed("0.arrival", lambda a: -1.0 - a), "float32": changed("0.centre", lambda a: a.astype(np.float32)),
     "complex": changed("0.centre", lambda a: a.astype(complex)), "text in an array": changed("0.centre", lambda a: a.astype(str)),
     "big endian": changed("0.centre", lambda a: a.astype(">f8")), "one more coordinate": changed("0.centre", lambda a: np.append(a, 1.0)),

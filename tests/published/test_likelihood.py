@@ -272,6 +272,23 @@ def test_a_pool_says_where_errors_are_common_to_owners():
     assert likelihood_of().owners[0].mixture.arrival < likelihood_of().owners[0].mixture.reach
 
 
+def test_a_pool_tells_a_misfit_that_no_owner_can_see():
+    """Ten owners, each with third moments of ranks one and a half standard errors off."""
+
+    def pooled(departures, count=10, cut=0.2, **changed):
+        ranks = lambda x: np.array([[0.0, 0.0, x], [0.02] * 3, [0.1] * 3])  # noqa: E731
+        each = [likelihood_of(seed, f"owner {seed}", num_rows=500, **changed).owners[0] for seed in range(count)]
+        moved = [o.mixture._replace(ranks=ranks(x), cut=np.array(cut)) for o, x in zip(each, departures)]
+        return str(Likelihood(SITES, tuple(Owner(o.facts, m) for o, m in zip(each, moved))))
+
+    common = [0.03] * 10
+    assert "Do not read: responses of all owners together" in pooled(common)
+    assert "this may move the pool by 1.3 sd" in pooled(common)  # (5,000 .03^2 / .1)^(1/2) .2
+    assert "Read with care: responses" in pooled(common, cut=0.1)
+    clean = pooled(common, 1), pooled([0.03, -0.03] * 5), pooled(common, cut=0.01), pooled(common, width="sandwich")
+    assert not any("responses of" in words for words in clean)
+
+
 PRIOR = {"scale": dist.LogNormal(0.0, 1.0), "w": dist.Normal(0.0, 2.0)}
 
 
