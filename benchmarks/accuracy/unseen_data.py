@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import jax
 import numpy as np
+from scipy.stats import norm
 
 from benchmarks.accuracy.oracle import planned, private
 from benchmarks.accuracy.real_data import is_wrong, nuts
@@ -98,12 +99,23 @@ def runs_of(cells):
                 yield key, cell["rows"], verdict, off or low
 
 
+def by_chance(cells):
+    """How many runs that were read would be wrong, if posteriors of their widths were right given what was released."""
+    total = 0.0
+    for cell in cells.values():
+        for verdict, *widths in zip(cell.get("verdict", ()), cell.get("width", ()), cell.get("widest", ())):
+            ratios = np.maximum(widths, 1.01)  # of own sd to NUTS's: means are apart by (ratio^2 - 1)^(1/2) of NUTS's
+            chances = 2.0 * norm.sf(np.maximum(2.5 * ratios, 1.0) / np.sqrt(ratios**2 - 1.0))
+            total += (verdict == "read") * (1.0 - (1.0 - chances[0]) ** (cell["latents"] - 1) * (1.0 - chances[1]))
+    return total
+
+
 def summary(cells):
     """Of each epsilon and half: what the verdict says of right and wrong runs, and how near forecasts are."""
     lines = [
-        "| half | epsilon | runs | read and wrong | with care and wrong | refused and wrong | right: read, care, refused | 200 to 3,000 rows: read of right "
+        "| half | epsilon | runs | read and wrong | of these by chance | with care and wrong | refused and wrong | right: read, care, refused | 200 to 3,000 rows: read of right "
         "| plan / measured width: median, within 30 % | failed |",
-        "|" + "---|" * 10,
+        "|" + "---|" * 11,
     ]
     for half, names in (("open", OPEN), ("shut", SHUT)):
         for epsilon in sorted({key.split("@")[1] for key in cells}, key=float):
@@ -124,7 +136,7 @@ def summary(cells):
             failed = sum("failed" in cell for cell in kept.values())
             shares = ", ".join(f"{count / max(sum(right), 1):.0%}" for count in right)
             lines.append(
-                f"| {half} | {epsilon} | {len(runs)} | {wrong[0]} | {wrong[1]} | {wrong[2]} | {shares} | {share} | {near} | {failed} |"
+                f"| {half} | {epsilon} | {len(runs)} | {wrong[0]} | {by_chance(kept):.1f} | {wrong[1]} | {wrong[2]} | {shares} | {share} | {near} | {failed} |"
             )
     return "\n".join(lines)
 

@@ -150,7 +150,7 @@ FAULTS = [
           '2.0 * part + scale * piece', "moved an access's sum by", values=(1.0, 1.0)),
     Fault('query', 'one access again', 'dpppl.runs.query:noisy_query',
           'return np.asarray(compiled(*arguments), np.float64)',
-          'return np.asarray(max(float(compiled(*arguments)), float(compiled(*arguments))))', 'has key and step of an earlier one'),
+          'return np.maximum(np.asarray(compiled(*arguments), np.float64), np.asarray(compiled(*arguments), np.float64))', 'has key and step of an earlier one'),
     Fault('query', 'an exception for some rows', 'dpppl.runs.private_score:private_score',
           'total, *squares, nones = noisy_query',
           "1 / (float(jnp.max(rows['x'])) < 1e3); total, *squares, nones = noisy_query", 'errors differ'),
