@@ -59,17 +59,6 @@ GROUPS = {
 CELLS = [cell for group in GROUPS.values() for cell in group]
 
 
-def limit(cell, epsilon):
-    """What `over` should be at most, if anything."""
-    if cell in GROUPS["plan"] + GROUPS["largest"]:
-        return None
-    if cell in ("simulated-500", "digits", "heavy"):
-        return 5.0
-    if cell in WIDE:
-        return 8.0 if epsilon < 3.0 else 5.0
-    return 4.0 if cell in GROUPS["laws"] else 2.5 if epsilon < 3.0 or cell in GROUPS["cliff"] else 3.0
-
-
 @functools.cache
 def model_of(kind, sd):
     """A regression on x with the prior N(0, sd^2) of its coefficients."""
@@ -209,20 +198,22 @@ def summary(num_rows, oracles, plans, runs):
 
 
 def table(found):
-    """A line a cell, in the order of CELLS."""
-    number = lambda x, form: "" if x is None else format(x, form)  # noqa: E731
-    titles = "data | rows, latents | epsilon | runs | oracle | error (median) | over the oracle's (at most) | mass | width, widest | `plan` | "
-    lines = [f"| {titles}read, care, refused | seconds, first |", "|" + "---|" * 12]
-    for key, of in sorted(
-        found.items(), key=lambda item: (float(item[0].split("@")[1]), _place(item[0].split("@")[0]))
-    ):
-        cell, epsilon = key.split("@")
-        lines.append(
-            f"| {cell} | {of['rows']:,.0f}, {of['latents']:.0f} | {epsilon} | {of['runs']:.0f} | {of['oracle']:.3f} | "
-            f"{of['error']:.2f} ({of['median']:.2f}) | {of['over']:.1f} ({number(limit(cell, float(epsilon)), 'g')}) | {of['mass']:.2f} | {of['width']:.2f}, {of['widest']:.2f} | "
-            f"{number(of['plan'], '.2f')} | {of['read']:.0f}, {of['care']:.0f}, {of['refused']:.0f} | "
-            f"{number(of['seconds'], '.0f')}, {of['first_seconds']:.0f} |"
-        )
+    """A line a data set, in the order of CELLS, with its budgets side by side."""
+    columns = sorted({key.split("@")[1] for key in found}, key=float)
+    titles = [f"epsilon {epsilon}" for epsilon in columns]
+    lines = [f"| data | rows, latents | {' | '.join(titles)} |", "|" + "---|" * (2 + len(columns))]
+    for cell in sorted({key.split("@")[0] for key in found}, key=_place):
+        own = {epsilon: found.get(f"{cell}@{epsilon}") for epsilon in columns}
+        of = next(filter(None, own.values()))
+        words = [cell, f"{of['rows']:,.0f}, {of['latents']:.0f}"]
+        for of in own.values():
+            plan = "" if of is None or of["plan"] is None else f" ({of['plan']:.2f})"
+            words.append(
+                ""
+                if of is None
+                else f"{of['over']:.1f}, {of['mass']:.2f}, {of['width']:.2f}{plan}, {of['read']:.0f}/{of['care']:.0f}/{of['refused']:.0f}"
+            )
+        lines.append(f"| {' | '.join(words)} |")
     return "\n".join(lines)
 
 

@@ -142,23 +142,24 @@ def summary(cells):
 
 
 def table(cells):
-    """A line a cell."""
-    titles = "set | half | rows, latents | columns | epsilon | rms | worst, in own sds | mass | width, widest | `plan` | read, care, refused | wrong"
-    lines = [f"| {titles} |", "|" + "---|" * 12]
-    for key, cell in sorted(cells.items(), key=lambda item: (item[1]["rows"], item[0])):
-        where, epsilon = key.split("@")
-        name, columns = where.split(", ")
-        head = f"| {name} | {'open' if name in OPEN else 'shut'} | {cell['rows']:,}, {cell['latents']} | {columns} | {epsilon} | "
-        if "failed" in cell:
-            lines.append(f"{head}{cell['failed']} | | | | | | |")
-            continue
-        middle = {name: np.median(cell[name]) for name in ("rms", "worst", "own", "width", "widest")}
-        counts = ", ".join(str(cell["verdict"].count(kind)) for kind in ("read", "care", "refused"))
-        wrong = sum(w for *_, w in runs_of({key: cell}))
-        lines.append(
-            f"{head}{middle['rms']:.2f} | {middle['worst']:.2f}, {middle['own']:.1f} | {np.mean(cell['mass']):.2f} | "
-            f"{middle['width']:.2f}, {middle['widest']:.1f} | {cell['plan'] or ''} | {counts} | {wrong} |"
-        )
+    """A line a set: for each kind of columns and epsilon the mass, the median width, verdicts, and runs that are wrong."""
+    columns = [(kind, epsilon) for kind in ("public", "standard") for epsilon in ("1", "3")]
+    titles = [f"{kind} columns, epsilon {epsilon}" for kind, epsilon in columns]
+    lines = [f"| set | half | rows, latents | {' | '.join(titles)} |", "|" + "---|" * 7]
+    sets = {key.split(",")[0]: (cell["rows"], cell["latents"]) for key, cell in cells.items()}
+    for name, (rows, latents) in sorted(sets.items(), key=lambda item: (item[1], item[0])):
+        words = [f"{name} | {'open' if name in OPEN else 'shut'} | {rows:,}, {latents}"]
+        for kind, epsilon in columns:
+            key = f"{name}, {kind}@{epsilon}"
+            cell = cells.get(key, {"failed": "none"})
+            if "failed" in cell:
+                words.append(cell["failed"])
+                continue
+            counts = "/".join(str(cell["verdict"].count(word)) for word in ("read", "care", "refused"))
+            wrong = sum(w for *_, w in runs_of({key: cell}))
+            told = f", {wrong} wrong" if wrong else ""
+            words.append(f"{np.mean(cell['mass']):.2f}, {np.median(cell['width']):.2f}, {counts}{told}")
+        lines.append(f"| {' | '.join(words)} |")
     return "\n".join(lines)
 
 
