@@ -15,8 +15,10 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import first_values
 from dpppl.model.units import split_in_units
 from dpppl.noise_aware.binding import BoundModel, bind
+from dpppl.noise_aware.forecast import Width, widths
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
+from dpppl.report.labels import Labels
 from dpppl.report.render import summary, table
 from dpppl.row_statistics.coordinates import MOST_FULL
 from dpppl.runs.driver import TRACING, on_host
@@ -36,12 +38,14 @@ class Checked:
     - **released** - for each latent and deterministic site of a posterior, its shape.
     - **used_only** - observed sites and latents of rows, which no method releases.
     - **methods** - for each method "runs" with a forecast, or the error that its run would raise.
+    - **widths** - for each latent that NoiseAware would inform, widths of its 90 % interval: with and without privacy.
     - **notes** - assumptions that the report of a run would list, and arguments whose type does not say what they hold."""
 
     arguments: tuple[tuple[str, str], ...]
     released: tuple[tuple[str, str], ...]
     used_only: tuple[str, ...]
     methods: tuple[tuple[str, str], ...]
+    widths: tuple[Width, ...]
     notes: tuple[str, ...]
 
     def rows(self) -> list[tuple[str, str]]:
@@ -49,7 +53,10 @@ class Checked:
         lines = [(f"argument {name}", words) for name, words in self.arguments]
         lines += [(f"released {name}", words) for name, words in self.released]
         lines += [("never released", ", ".join(self.used_only) or "(no observed site)")]
-        return lines + [*self.methods]
+        some, more = self.widths[:_MOST_WIDTHS], len(self.widths) - _MOST_WIDTHS
+        of_latents = [(f"90 % width of {w.name}", f"{w.width:.2g}; {w.without:.2g} without privacy") for w in some]
+        of_latents += [("90 % widths", f"{more} more in `widths` of this object")] if more > 0 else []
+        return [*lines, *self.methods, *of_latents]
 
     def __repr__(self) -> str:
         return "\n".join([_HEADLINE, *table(self.rows()), *(f"  - {note}" for note in self.notes)])
@@ -59,21 +66,30 @@ class Checked:
 
 
 _HEADLINE = "Nothing was run and nothing was charged."
+_MOST_WIDTHS = 30
+_STANDARDISED = (
+    "widths by latent are of NoiseAware, at a typical draw of the prior, on made-up rows: they assume standardised columns, "
+    "codes that are equally frequent, and no missing values."
+)
 
 
 @on_host
 @checked
 def check(
-    model: Function, *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: object
-) -> Checked:
+    model: Function, *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, labels: Tree = None,
+    **kwargs: object,
+) -> Checked:  # fmt: skip
     """Tabulate what a run on these arguments would keep private, make public, release, refuse and take.
 
     - **model** - a NumPyro model with one data plate.
     - **args**, **kwargs** - the model's arguments, as for `run`.
     - **target_epsilon**, **target_delta** - the budget that forecasts are for.
+    - **labels** - of elements, as for `dpppl.NoiseAware`.
 
     Guarantee: no value of a private argument is read, and nothing is charged.
-    Widths are forecasts of `accounting.plan` for one typical direction. Times are of full batches, with tracing, the proof and
+    Widths of methods are forecasts of `accounting.plan` for one typical direction. Those of latents are for NoiseAware, on rows
+    that are made up: columns are standard normal, codes uniform, nothing is missing, and latents are drawn from the prior. They
+    fit columns that are standardised. Times are of full batches, with tracing, the proof and
     compilation, from the equations of a row's program and from how busy the machine is now: good to a factor of about two.
     Raises UnsupportedModelError or ConfigurationError where no method can run.
 
@@ -98,11 +114,14 @@ def check(
     words += [(name, "public") for name in known.static]
     latents = {name: s for name, s in split.latents.items() if name not in split.local}
     shapes = jax.eval_shape(split.constrain, latents, known.public)
+    names = Labels.of(labels, {name: s.shape for name, s in shapes.items()})
+    methods, predicted, why_none = _methods(model, split, args, kwargs, target_epsilon, target_delta)
+    about = _STANDARDISED if predicted else f"no widths by latent are predicted: {why_none}."
     return Checked(
         arguments=tuple(words), released=tuple((name, str(s.shape)) for name, s in shapes.items()),
         used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
-        methods=tuple(_methods(model, split, args, kwargs, target_epsilon, target_delta)),
-        notes=(*split.assumed_public, *split.notes, *known.by_entry),
+        methods=methods, widths=tuple(w._replace(name=names.named(w.name)) for w in predicted),
+        notes=(*split.assumed_public, *split.notes, *known.by_entry, *([about] if predicted or why_none else [])),
     )  # fmt: skip
 
 
@@ -121,7 +140,7 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
 
 
 def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Tree:
-    """Each method, with what came of binding it to the arguments."""
+    """Each method, with what came of binding it to the arguments; widths of NoiseAware by latent, or why there are none."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
     svi = SVI(model, AutoNormal(model), **noise)
     tried: dict[str, Function] = {
@@ -129,6 +148,8 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
         "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
         "SVI": lambda: bind_objective(svi, key, args, kwargs)[0],
     }
+    lines: list[tuple[str, str]] = []
+    predicted, why_none = list[Width](), ""
     size, busy, accesses = sum(math.prod(s.shape) for s in split.latents.values()), _Clock(), None
     found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,))
     for name, attempt in tried.items():
@@ -136,11 +157,11 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             with TRACING:
                 bound = attempt()
         except (ConfigurationError, UnsupportedModelError) as error:
-            yield name, f"refused: {error}"
+            lines.append((name, f"refused: {error}"))
             continue
         option = next((o for o in found.options if o.method == name), None)
         if option is None:
-            yield name, f"runs, but epsilon {epsilon:g} shows nothing: {found.reason}"
+            lines.append((name, f"runs, but epsilon {epsilon:g} shows nothing: {found.reason}"))
             continue
         of_rows = (bound.responses, bound.coordinates.moves) if isinstance(bound, BoundModel) else ()
         rate = svi.mechanism_for(bound).subsampling.rate if isinstance(bound, Objective) else 1.0
@@ -151,7 +172,10 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
             time = time.after(accesses)
         wide = f"; the model is wide: clipping is flat, and a step takes {rate * split.num_rows:,.0f} rows"
         wide = wide if isinstance(bound, Objective) and bound.wide_scale is not None else ""
-        yield name, f"runs; {time.words(busy.ratio())}{wide}; {_width(option, found)}"
+        lines.append((name, f"runs; {time.words(busy.ratio())}{wide}; {_width(option, found)}"))
+        if isinstance(bound, BoundModel):
+            predicted, why_none = widths(bound, option.learned_above / found.row_curvature, key)
+    return tuple(lines), predicted, why_none
 
 
 def _width(option: Option, found: Plan) -> str:

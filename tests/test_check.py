@@ -1,8 +1,10 @@
 """`dpppl.check` names what a run would do, from shapes alone."""
 
+import math
 import re
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -133,3 +135,51 @@ def test_a_long_run_says_so_before_it_is_charged(monkeypatch, capsys):
         found.run(dpppl.secret_key(), X, Y, dpppl.Public(np.ones(1, np.float32)), 2.0)
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first.startswith("This run will spend") and second.startswith("It will take about")
+
+
+def grouped(x, group, y):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    level = numpyro.sample("level", dist.Normal(0, 1).expand([4]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(slope * x + level[group - 1], 2.0), obs=y)
+
+
+def test_widths_by_latent_are_those_of_made_up_rows():
+    """A quarter of the rows informs each level, the codes of which are 1 to 4; all rows inform the slope."""
+    rows = 4_000
+    x, group = np.full(rows, np.nan, np.float32), np.zeros(rows, np.int32)
+    found = dpppl.check(grouped, x, group, x, labels={"level": ["north", "east", "south", "west"]})
+    names = [f"level[{side}]" for side in ("north", "east", "south", "west")]
+    by_name = {w.name: w for w in found.widths}
+    assert list(by_name) == [*names, "slope"]
+    informed = {name: rows / 4 for name in names} | {"slope": rows}
+    for name, number in informed.items():
+        assert by_name[name].without == pytest.approx(3.29 * 2.0 / math.sqrt(number + 4.0), rel=0.15)
+        assert 1.02 < by_name[name].width / by_name[name].without < 1.5
+    assert "90 % width of level[east]" in repr(found) and "assume standardised columns" in repr(found)
+
+
+def test_no_width_is_printed_where_made_up_rows_do_not_fit_the_model():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        seen(y, w * jnp.sqrt(x - 9.0))
+
+    found = dpppl.check(model, Y, Y)
+    assert not found.widths and "90 % width of" not in repr(found)
+    assert "no widths by latent are predicted: made-up columns do not fit the model." in found.notes
+
+
+@pytest.mark.slow
+def test_predicted_widths_are_those_of_a_run():
+    rng, rows = np.random.default_rng(3), 4_000
+    x, group = rng.normal(size=rows).astype(np.float32), rng.integers(1, 5, rows).astype(np.int32)
+    y = (0.5 * x + 0.2 * group + 2.0 * rng.normal(size=rows)).astype(np.float32)
+    budget = {"target_epsilon": 1.0, "target_delta": 1e-6}
+    predicted = {w.name: w.width for w in dpppl.check(grouped, x, group, y, **budget).widths}
+    run = dpppl.NoiseAware(grouped, progress_bar=False, print_cost=False, **budget)
+    run.run(jax.random.key(5), x, group, y)
+    samples = run.get_samples()
+    for name, width in predicted.items():
+        site, *place = name.rstrip("]").split("[")
+        values = samples[site][:, int(place[0])] if place else samples[site]
+        assert width == pytest.approx(np.subtract(*np.quantile(values, [0.95, 0.05])), rel=0.35)

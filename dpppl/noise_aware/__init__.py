@@ -30,5 +30,6 @@ The end: draws, and whether they may be read.
 The calls of a user.
     settings      arguments, checked; budget and report
     binding       arguments -> coordinates, responses and rows
+    forecast      widths of intervals before a run, on made-up rows
     runner        NumPyro's calls
 """
