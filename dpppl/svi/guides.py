@@ -12,6 +12,7 @@ import numpyro
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
+from numpyro.primitives import Messenger
 
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import VALUE_ERRORS
@@ -130,6 +131,42 @@ def data_free(function: Function, split: SplitModel, public: Arrays) -> Function
     return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
+class _Stop(BaseException):
+    """The last site was reached."""
+
+
+class _Upto(Messenger):
+    """An effect handler that counts sites, and leaves the model after the last, which has this number."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last, self.count = last, 0
+        super().__init__()
+
+    def postprocess_message(self, msg: Arrays) -> None:
+        self.count += 1
+        if self.count == self.last:
+            raise _Stop
+
+
+def sites_alone(model: Function, split: SplitModel, public: Arrays) -> Function:
+    """`data_free`, which leaves the model after its last site that is not hidden: what follows is of rows alone.
+
+    So no operation on rows is compiled for itself where all latents are drawn before, as in networks. Returns None."""
+    free, counted = data_free(model, split, public), _Upto()
+    jax.eval_shape(partial(_run_upto, counted, handlers.seed(free, jax.random.key(0))))
+    return partial(_run_sites, free, counted.count)
+
+
+def _run_sites(model: Function, count: int, *_: object, **__: object) -> None:
+    if count:
+        _run_upto(_Upto(count), model)
+
+
+def _run_upto(upto: _Upto, model: Function) -> None:
+    with contextlib.suppress(_Stop), upto:
+        model()
+
+
 def without_data(guide: object, split: SplitModel, public: Arrays, has_density: bool = True) -> Foreign:
     """A copy of `guide`, as it was built. Its first call sets it up on made-up rows and the prior alone; without `has_density`,
     also without the prior's density.
@@ -145,7 +182,7 @@ def without_data(guide: object, split: SplitModel, public: Arrays, has_density: 
         delattr(prepared, _BEFORE)
     if isinstance(guide, autoguide.AutoGuideList):
         prepared._guides = [without_data(part, split, public, has_density) for part in guide]
-    prepared.model = data_free(prepared.model, split, public)
+    prepared.model = sites_alone(prepared.model, split, public)
     if not has_density:
         prepared.model = handlers.mask(prepared.model, mask=False)
     return prepared
