@@ -45,7 +45,7 @@ def bind_objective(
     guide_key, model_key = jax.random.split(key)
     with explained(), guides.guide_explained(svi.guide, split):
         guide, guide_sites = _set_up(svi.guide, split, public, guide_key)
-        of_model = handlers.replay(guides.data_free(svi.model, split, public), guide_sites)
+        of_model = handlers.replay(guides.SitesAlone(svi.model, split, public), guide_sites)
         model_sites = _trace(of_model, model_key, {})
     if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
         raise UnsupportedModelError(f"the guide's site '{mutable[0]}' is {STATEFUL}")

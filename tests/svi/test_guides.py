@@ -12,7 +12,7 @@ import pytest
 from jax.example_libraries import optimizers as jax_optimizers
 from numpyro import handlers
 from numpyro.contrib.module import flax_module
-from numpyro.infer import Trace_ELBO, autoguide
+from numpyro.infer import Trace_ELBO, autoguide, init_to_median
 from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, AutoNormal
 from test_svi import N, X, Y, bind_objective, direction_of, logistic, make, normal, run, without_privacy
 
@@ -48,6 +48,25 @@ def test_a_part_that_reads_data_is_refused():
     guide.append(autoguide.AutoLaplaceApproximation(handlers.block(logistic, hide=["scale"])))
     with pytest.raises(dpppl.ConfigurationError, match="AutoLaplaceApproximation"):
         make(guide=guide)
+
+
+def test_set_up_computes_nothing_on_rows_behind_the_last_latent():
+    """An operation that is not traced is compiled for itself. The strategy that starts the guide stays the user's."""
+    traced = []
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        traced.append(isinstance(y.sum(), jax.core.Tracer))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu.sum(), 1.0), obs=y)
+
+    guide = AutoDelta(model)
+    _, phi = bind_objective(make(model, guide=guide), jax.random.key(0), (Y,), {})
+    assert traced and all(traced)
+    assert guide.init_loc_fn is init_to_median
+    plain = AutoDelta(model)
+    handlers.seed(plain, jax.random.split(jax.random.key(0))[0])(Y)
+    np.testing.assert_allclose(phi["mu_auto_loc"], plain._init_locs["mu"], rtol=1e-5)
 
 
 @pytest.mark.slow
