@@ -62,7 +62,9 @@ def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, 
             patch.setattr(driver.Program, "__call__", failing(driver.Program.__call__, 2))
         with pytest.raises(dpppl.ConclusionError if at == "compiling" else MemoryError) as caught:
             run(thing)
-    assert "The histogram that the clipping norm came from was charged" in str(caught.value) + "".join(caught.value.__notes__)
+    assert "The histogram that the clipping norm came from was charged" in str(caught.value) + "".join(
+        caught.value.__notes__
+    )
     report = thing.privacy_report()
     begun = [1] if at == "compiling" else [1, 2]
     assert steps_of(thing) == begun and report.num_accesses == sum(begun) and 0 < report.epsilon < 0.5
