@@ -145,13 +145,16 @@ class Measured(Fit):
 
     @classmethod
     def from_releases(
-        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1
-    ) -> Self:
-        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
+        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
+        sampled: float | None = None,
+    ) -> Self:  # fmt: skip
+        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`; `sampled`:
+        the largest share of posterior variance that is the sampling of the data, where known."""
         sd, scalars, u = np.sqrt(found.variance), run.scalars, run.in_u
-        excess, sampled = (of(run.surrogate, u.covariance, u.spread) for of in (excess_of, largest_sampled))
+        in_u = run.surrogate, u.covariance, u.spread
+        sampled = largest_sampled(*in_u) if sampled is None else sampled
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, excess, along, sampled, rows_per_unit)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, excess_of(*in_u), along, sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
         one_sided = OneSided.of(u.released, u.slope, u.spread, u.covariance)
