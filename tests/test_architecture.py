@@ -170,14 +170,14 @@ ROOMS = {
     "access": ("access row_program", 3_304, 1_700),
     "session": ("runs processes", 2_649, 1_500),
     "likelihood": ("likelihood", 417, 400),
-    "frame": ("frame", 624, 404),
+    "frame": ("frame", 620, 404),
     "findings": ("findings", 551, 430),
     "report": ("report", 965, 800),
-    "mcmc": ("mcmc", 2_617, 1_400),
+    "mcmc": ("mcmc", 2_613, 1_400),
     "svi": ("svi", 2_557, 1_400),
     "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 899, 700),
-    "noise_aware": ("noise_aware", 2_732, 900),
+    "noise_aware": ("noise_aware", 2_746, 900),
     "contrib": ("contrib", 4_167, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -115,7 +115,7 @@ def test_a_frame_of_latents_beyond_the_coordinates_is_that_of_draws(monkeypatch)
     stage = SimpleNamespace(_replace=lambda **_: None, belief=None, surrogate=law)
     for name, value in {
         "looked": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
-        "Verdict.from_releases": lambda *_: good_fit(),
+        "Verdict.from_releases": lambda *_, **__: good_fit(),
     }.items():  # fmt: skip
         monkeypatch.setattr(f"dpppl.frame.locate.{name}", value)
     bound = SimpleNamespace(
