@@ -57,7 +57,7 @@ MUTATIONS = [
              f"{RULES}rows_without_a_norm_have_counts_of_their_own"),
     left_out("long rows' squares in float32", "dpppl.access.clipping:_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
     # Weights of factors
-    left_out("rows not drawn are counted by factors", f"{WEIGHTS}clipped_sum", "jnp.where(keep[:, None], own, 0.0)", "own", "test_ghost:test_factors_are_clipped_as_gradients"),
+    left_out("rows not drawn are counted by factors", f"{WEIGHTS}clipped_sum", "jnp.where(keep[:, None], own, 0.0)", "own", "test_ghost:test_factors_are_clipped_as_gradients", (True,)),
     left_out("rows not drawn weigh", f"{WEIGHTS}weigh", "jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)",
              "clipping.weights(squared / (norm * _BELOW) ** 2)", WEIGHTED),
     left_out("rows that are not finite weigh", f"{WEIGHTS}weigh", "keep & (squared <= _MOST_SQUARED)", "keep & ~(squared <= 0)", WEIGHTED),
