@@ -2,7 +2,6 @@
 
 from dpppl import accounting as accounting
 from dpppl import information_flow as information_flow
-from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.checking import Checked as Checked
 from dpppl.checking import check as check
 from dpppl.data.from_disk import from_disk as from_disk
@@ -52,7 +51,6 @@ __all__ = [
     "DPSGNHT",
     "MCMC",
     "SVI",
-    "Adaptive",
     "AutoDropout",
     "BudgetExceededError",
     "Checked",

@@ -140,9 +140,6 @@ def test_arguments_out_of_range_are_refused(options, words):
 
 @pytest.mark.slow
 def test_what_cannot_be_attacked_is_refused():
-    adaptive = {"clipping": dpppl.Adaptive(), "num_data": 4}
-    with pytest.raises(dpppl.ConfigurationError, match='with attack="one_run" only'):
-        attack(svi, options=adaptive)
     with pytest.raises(dpppl.ConfigurationError, match="audit attacks kernels of dpppl"):
         audit(7, Y, delta=1e-5)
     with pytest.raises(dpppl.ConfigurationError, match="give num_steps with a kernel"):

@@ -524,7 +524,6 @@ CURES = [
     ("dpppl.DPSGLD(mean, max_grad_norm=3.0)", "did you mean", "clipping_norm", "dpppl.DPSGLD(mean, {}=3.0)"),
     ("dpppl.Poisson(0.1, overflow_probability=2)", "overflow_probability must lie in (0, 1e-3)", "leave it out", "dpppl.Poisson(0.1)"),
     ("dpppl.WithoutReplacement(4, N, failure_probability=2)", "failure_probability must lie in (0, 1e-3)", "leave it out", "ignored(lambda: dpppl.WithoutReplacement(4, N))"),
-    ("dpppl.Adaptive(quantile=2)", "must be in (0, 1)", "quantile=0.9", "dpppl.Adaptive({})"),
     ("dpppl.FullBatch(0.5)", "FullBatch has rate 1", "Poisson(rate)", "rate = 0.5; dpppl.{}"),
     ("mcmc(num_samples=4.0)", "must be a positive integer, got a float", "int(num_samples)", "num_samples = 4.0; mcmc(num_samples={})"),
     ("noise_aware(unit=GROUP, max_rows_per_unit=3)", "unit is the name under which run gets the ids", 'unit="person"', "noise_aware({}, max_rows_per_unit=3)"),

@@ -236,10 +236,9 @@ LANGEVIN = functools.partial(chains, clipping_norm=1.0)
 RUNNERS = {
     "chains": functools.partial(LANGEVIN, subsampling=dpppl.Poisson(0.4)),
     "chains that choose their norm": functools.partial(chains, kernel=dpppl.DPSGHMC, chain_method="sequential"),
-    "thermostats by site": functools.partial(chains, kernel=dpppl.DPSGNHT, clipping_norm={"w": 2.0}),
+    "thermostats": functools.partial(chains, kernel=dpppl.DPSGNHT, clipping_norm=2.0),
     "discrete noise": functools.partial(LANGEVIN, discretise=True),
     "SVI": variational,
-    "SVI with adaptive norms": functools.partial(variational, clipping_norm=1.0, clipping=dpppl.Adaptive()),
     "chains from a frame": framed_chains,
     "SVI from a frame": framed_guide,
     "NoiseAware": aware,
@@ -260,9 +259,7 @@ RUNNERS = {
     "NoiseAware with missing values": gaps_aware,
     "NoiseAware with censored times": survival,
     "NoiseAware with sandwich widths and weights": sandwich,
-    "SVI with adaptive norms of drawn rows": functools.partial(
-        variational, clipping_norm=1.0, clipping=dpppl.Adaptive(), subsampling=dpppl.Poisson(0.4)
-    ),
+    "SVI of drawn rows": functools.partial(variational, clipping_norm=1.0, subsampling=dpppl.Poisson(0.4)),
 }
 
 

@@ -8,7 +8,7 @@ An access (`door.noisy_sum`) in outline:
     draw rows; clip the statistic of each; sum exactly over chunks and devices         (drawn, exact_sum, ghost_sum)
     add noise once, from the key and the step                                          (mechanism)
 
-    clipping        flat, centred, per-site, normalised and adaptive clipping; norms of rows' gradients
+    clipping        flat and centred clipping; norms of rows' gradients
     drawn           the rows of a step that a device has, sums over devices, one noise
     exact_sum       exact sum of clipped per-row gradients, at once or chunk by chunk
     convolutions    convolutions and pooling that are fast inside loops

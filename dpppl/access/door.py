@@ -21,7 +21,7 @@ from jax.tree_util import PyTreeDef
 
 from dpppl import information_flow
 from dpppl.access import ghost_sum
-from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite
+from dpppl.access.clipping import NUM_COUNTS, Centred, Flat
 from dpppl.access.mechanism import Mechanism, one_of
 from dpppl.data.disk import OnDisk
 from dpppl.data.rows import Placement, Sharded, arrays_of, devices_of, placement_of
@@ -43,7 +43,7 @@ STREAMS = ("noise", "subsampling")
 
 
 _EXACT: dict[str, tuple[type, ...]] = {
-    "clipping": (Flat, Centred, PerSite, Normalised, Adaptive),
+    "clipping": (Flat, Centred),
     "subsampling": (FullBatch, Poisson, Partition, WithoutReplacement),
     "forms": (type(None), ghost_sum.Forms),
     "placement": (type(None), Sharded, OnDisk),
@@ -75,7 +75,7 @@ class Access:
 
     - **mechanism** - its settings, and its computation, `Mechanism.access`.
     - **program** - the jaxpr of one row's statistic, from (z, row, public); its constants are operands of the door.
-    - **inputs** - the structure of the door's operands: (z, rows, public, captured, key, noise_multiplier, step, norm).
+    - **inputs** - the structure of the door's operands: (z, rows, public, captured, key, noise_multiplier, step).
     - **output** - the structure of the statistic.
     - **forms** - those of the statistic's factors (`ghost_sum.Forms`); None where it is the gradient itself.
     - **number** - see `noisy_statistic`.
@@ -116,7 +116,7 @@ class Access:
     @property
     def roles(self) -> information_flow.Roles:
         """The roles of the operands, for the verifier."""
-        _, rows, _, _, key, _, step, _ = self.parts
+        _, rows, _, _, key, _, step = self.parts
         streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
         rows = tuple(jax.tree.leaves(rows))
         return information_flow.Roles(rows, key, step, len(self.chains), streams, self.program)
@@ -306,7 +306,7 @@ class NoisySum(NamedTuple):
     """The result of an access.
 
     - **total** - the noised sum of clipped gradients, a pytree like the latents.
-    - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
+    - **count** - with a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `clipping.counted`;
       else None."""
 
     total: jax.Array
@@ -331,7 +331,7 @@ def noisy_sum(
             f'gradient_strategy="ghost" is proved for {ghost_sum.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
         )
     may_factor = always or (mechanism.strategy == "auto" and not many)
-    if may_factor and not mechanism.discretise and ghost_sum.supports(mechanism.clipping, z):
+    if may_factor and not mechanism.discretise and ghost_sum.supports(mechanism.clipping):
         row = one_of(arrays_of(rows), number, placement)
         found = ghost_sum.factored(log_likelihood, z, row, public, always=always)
         if found is not None:
@@ -343,7 +343,7 @@ def noisy_sum(
 
 def noisy_statistic(
     mechanism: Mechanism, statistic: Function, z: Tree, rows: Tree, public: Tree, *, key: jax.Array, noise_multiplier: Scalar,
-    step: object = 0, clipping_norm: object = None, number: str | None = None, forms: ghost_sum.Forms | None = None,
+    step: object = 0, number: str | None = None, forms: ghost_sum.Forms | None = None,
 ) -> NoisySum:  # fmt: skip
     """One access: the noisy sum over the drawn rows of a clipped statistic.
 
@@ -355,7 +355,6 @@ def noisy_statistic(
     - **key** - a single key, used once for each `step`.
     - **noise_multiplier** - positive scalar.
     - **step** - number of the access under this key, an integer.
-    - **clipping_norm** - that of this access, where clipping adapts.
     - **number** - name under which a row, then a dict, holds its place among those of the step: a public number, from which
       the statistic can draw random numbers of the row's own.
     - **forms** - how the statistic gives the factors of a gradient in z, where it does.
@@ -367,12 +366,11 @@ def noisy_statistic(
         raise ConfigurationError("the private arrays of an access must have equally many rows, along the first axis.")
     if isinstance(placement, OnDisk):
         placement.check(mechanism.subsampling)
-    norm = jnp.asarray(mechanism.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
     with jax.default_matmul_precision("highest"):
         program, output = jax.make_jaxpr(statistic, return_shape=True)(z, one_of(rows, number, placement), public)
         if getattr(program, "is_high", False):  # from JAX 0.11 on: in a door, JAX would not expand it
             program = flattened(program)
-    rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
+    rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step)
     operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
     access = Access(
         mechanism=mechanism, program=program.jaxpr, inputs=plain(inputs), output=plain(jax.tree.structure(output)),

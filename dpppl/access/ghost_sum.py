@@ -27,6 +27,7 @@ Zeroing a row therefore moves the sum by at most 1 - 1.1e-3 + 2 u sqrt(k S) + 4u
 k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,18 +37,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
+from dpppl.access.clipping import Flat, counted
 from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import evenly, over_drawn
 from dpppl.access.factors import Form, factors, plan, restored
 from dpppl.data.rows import Sharded
 from dpppl.row_program.materialize import materialize
-from dpppl.types import BySite, Function, Scalar, Tree
+from dpppl.types import BySite, Function, Tree
 
 _MOST_SQUARED = 1e37
 _BELOW = 1.0 - 1.1e-3
-_KINDS = (Flat, PerSite, Normalised, Adaptive)
-"""By exact type: another kind of clipping bounds rows in another way."""
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""
 _TINY = 2.0**-126
@@ -107,52 +106,30 @@ def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, al
     return Factored(lambda *arguments: factors(found, jax.tree.leaves(arguments)), Forms(found.forms, tree))
 
 
-def supports(clipping: Clipping, z: BySite) -> bool:
-    """Whether gradients of rows in `z` can be weighted for this clipping without being formed."""
-    return type(clipping) in _KINDS and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
+def supports(clipping: Flat) -> bool:
+    """Whether gradients of rows can be weighted for this clipping without being formed: by exact type, as another rule bounds
+    rows in another way."""
+    return type(clipping) is Flat
 
 
-def weigh(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Scalar | None) -> Tree:
-    """By what to multiply the rows' gradients: a pytree of (B,) float64 like `squares`, which are upper bounds of squared
-    norms by latent. `norm`: that of this access, if it adapts.
+def weigh(clipping: Flat, squared: jax.Array, keep: jax.Array) -> jax.Array:
+    """By what to multiply the rows' gradients (B,) float64, given upper bounds of their squared norms.
 
     The sum of the weighted gradients is in units of the clipping norm. Rows with `keep` False, or with a norm that is
     no number or above 3e18, have weight 0."""
-    joint = _float64(norm if isinstance(clipping, Adaptive) else clipping.clipping_norm)
-    found = []
-    for latents, own in clipping.parts(squares, norm):
-        weights = _shrunk(clipping, latents, keep, _float64(own)) / joint
-        found.append(jax.tree.map(lambda _, weights=weights: weights, latents))
-    return dict(zip(clipping.norms, found)) if isinstance(clipping, PerSite) else found[0]
-
-
-def count(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Scalar | None) -> jax.Array:
-    """Each row's contribution to the counts (B, NUM_COUNTS) float64, as in `Clipping.counted`; 0 where `keep` is False."""
-    parts = clipping.parts(squares, norm)
-    units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
-    return jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)
-
-
-def _shrunk(clipping: Clipping, squares: Tree, keep: jax.Array, norm: jax.Array) -> jax.Array:
-    """Weights by the joint norm of all `squares`, in units of `norm`; times that norm at most _BELOW."""
-    squared = sum(jax.tree.leaves(squares))
+    norm = jnp.asarray(clipping.clipping_norm, jnp.float64)
     keep = keep & (squared <= _MOST_SQUARED)
-    return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)
-
-
-def _float64(norm: Scalar | None) -> jax.Array:
-    return jnp.asarray(norm, jnp.float64)
+    return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0) / norm
 
 
 def clipped_sum(
-    statistic: Function, forms: Forms, drawn: Drawn, clipping: Clipping, norm: Scalar | None = None, counts: bool = False,
+    statistic: Function, forms: Forms, drawn: Drawn, clipping: Flat, counts: bool = False,
     placement: Sharded | None = None,
 ) -> Tree:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
-    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `clipping`: Flat, PerSite, Normalised
-    or Adaptive, and `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`.
-    `drawn`, `placement`: see `exact_sum.sum_of_rows`.
+    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; if it `counts`, a
+    pair: the sum, and that of `clipping.counted`. `drawn`, `placement`: see `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows, per_row = drawn.length, sum(form.numbers for form in forms.of_latents)
@@ -167,13 +144,16 @@ def clipped_sum(
     def chunk_sum(rows: Tree, mask: jax.Array | None) -> Tree:
         factors = stored(statistic, forms.of_latents, drawn.fetch(rows))
         with jax.enable_x64(True):
-            squares = [upper_squares(form, *parts) for form, parts in zip(forms.of_latents, factors)]
-            keep = jnp.ones(squares[0].shape, bool) if mask is None else mask
-            bounds = clipping, jax.tree.unflatten(forms.tree, squares), keep, norm
-            weights = jax.tree.leaves(weigh(*bounds))
-            sums = [weighted(form, parts, w) for form, parts, w in zip(forms.of_latents, factors, weights)]
+            squares: list[jax.Array] = [upper_squares(form, *parts) for form, parts in zip(forms.of_latents, factors)]
+            squared = functools.reduce(jnp.add, squares)
+            keep = jnp.ones(squared.shape, bool) if mask is None else mask
+            weights = weigh(clipping, squared, keep)
+            sums = [weighted(form, parts, weights) for form, parts in zip(forms.of_latents, factors)]
             total = jax.tree.unflatten(forms.tree, sums)
-            return (total, jnp.sum(count(*bounds), axis=0)) if counts else total
+            if not counts:
+                return total
+            own = counted(squared / jnp.asarray(clipping.clipping_norm, jnp.float64) ** 2)
+            return total, jnp.sum(jnp.where(keep[:, None], own, 0.0), axis=0)
 
     return over_drawn(chunk_sum, drawn, chunk, placement)
 

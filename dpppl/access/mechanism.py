@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access import ghost_sum
-from dpppl.access.clipping import NUM_COUNTS, SLACK, Adaptive, Flat, PerSite, with_count
+from dpppl.access.clipping import COUNT_SENSITIVITY, NUM_COUNTS, SLACK, Flat, with_count
 from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
 from dpppl.access.exact_sum import sum_of_rows
@@ -48,7 +48,7 @@ class Mechanism:
     Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
     number of rows drawn."""
 
-    clipping: Flat | PerSite | Adaptive
+    clipping: Flat
     subsampling: Subsampling
     strategy: str = "auto"
     discretise: bool = False
@@ -66,7 +66,7 @@ class Mechanism:
     @property
     def counts(self) -> bool:
         """Whether an access also returns a count."""
-        return isinstance(self.clipping, Adaptive) or self.count_share > 0.0
+        return self.count_share > 0.0
 
     @property
     def noise_scale(self) -> float:
@@ -76,8 +76,7 @@ class Mechanism:
     @property
     def count_std(self) -> float:
         """Standard deviation of the noise in each count, for a noise multiplier of 1."""
-        share = self.clipping.count_share if isinstance(self.clipping, Adaptive) else self.count_share
-        return self.clipping.count_sensitivity / share**0.5 if share else float("nan")
+        return COUNT_SENSITIVITY / self.count_share**0.5 if self.counts else float("nan")
 
     def marked(self, log_likelihood: Function) -> Function:
         """The log likelihood of a row, `Marked` where rows that are not finite are counted and gradients are formed."""
@@ -85,18 +84,18 @@ class Mechanism:
 
     def access(
         self, statistic: Function, rows: Tree, number: str | None, key: jax.Array, noise_multiplier: jax.Array,
-        step: jax.Array, norm: jax.Array, forms: ghost_sum.Forms | None = None, placement: Placement | None = None,
+        step: jax.Array, forms: ghost_sum.Forms | None = None, placement: Placement | None = None,
     ) -> Tree:  # fmt: skip
         """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
         - **statistic** - `statistic(row)`; with `forms`, factors of a gradient, which are weighted so that it is clipped.
         - **rows** - private arrays (N, ...); of several devices, those of this one.
         - **number** - name under which a row holds its place among those of the step, or None.
-        - **key**, **noise_multiplier**, **step**, **norm** - as for `door.noisy_statistic`; norm is its `clipping_norm`.
+        - **key**, **noise_multiplier**, **step** - as for `door.noisy_statistic`.
         - **forms** - how the statistic gives the factors of a gradient, or None.
         - **placement** - where rows are sharded over devices or on disk; all devices return the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
-        clip = with_count(self.clipping, norm) if self.counts else self.clipping.clip
+        clip = with_count(self.clipping) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, one_of(rows, number, placement)) if forms is None else forms.like
         placement = devices_of(placement)
         if self.counts:
@@ -104,10 +103,10 @@ class Mechanism:
         leaves, tree = jax.tree.flatten(like)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         with jax.enable_x64(True):
-            scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
+            scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
         if forms is not None:
-            total = ghost_sum.clipped_sum(statistic, forms, drawn, self.clipping, norm, self.counts, placement)
+            total = ghost_sum.clipped_sum(statistic, forms, drawn, self.clipping, self.counts, placement)
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
@@ -127,20 +126,15 @@ class Mechanism:
         with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
             return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
 
-    def _scales(self, noise_multiplier: jax.Array, norm: jax.Array, sizes: Sequence[int]) -> tuple[Tree, Tree, Tree]:
+    def _scales(self, noise_multiplier: jax.Array, sizes: Sequence[int]) -> tuple[Tree, Tree, Tree]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
-        rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
+        rounded to whole numbers (None for all if they are not)."""
         norms: list[Tree] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
         scales = [noise_multiplier] * len(sizes)
-        if isinstance(self.clipping, Adaptive):  # the count is the last leaf
-            share = self.clipping.count_share
-            norms = [norm] * (len(sizes) - 1) + [np.float64(1.0)]
-        elif self.counts:
-            share = self.count_share
-            norms[-1] = np.float64(1.0)
-        if self.counts:
+        if self.counts:  # the count is the last leaf
+            share, norms[-1] = self.count_share, np.float64(1.0)
             scales = [noise_multiplier / np.sqrt(1.0 - share)] * (len(sizes) - 1)
-            scales += [noise_multiplier * self.clipping.count_sensitivity / np.sqrt(share)]
+            scales += [noise_multiplier * COUNT_SENSITIVITY / np.sqrt(share)]
         if not self.discretise:
             return scales, norms, None
         rounding = 0.5 * np.sqrt(sum(sizes)) * noise_multiplier / discrete.STD  # the norm that rounding may add
@@ -178,8 +172,7 @@ class Mechanism:
         )
 
     def with_norm(self, clipping_norm: float) -> "Mechanism":
-        """The same mechanism with another norm of flat or normalised clipping."""
-        assert isinstance(self.clipping, Flat)
+        """The same mechanism with another norm."""
         return replace(self, clipping=replace(self.clipping, clipping_norm=clipping_norm))
 
     def with_overflow_probability(self, probability: float) -> "Mechanism":

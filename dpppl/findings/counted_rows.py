@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dpppl.access.clipping import Adaptive, Centred, Clipping, Normalised
+from dpppl.access.clipping import COUNT_SENSITIVITY, Centred, Flat
 from dpppl.findings.verdict import Finding, Found, Level, Verdict, care, note
 
 IGNORED = "do not read: rows are ignored"
@@ -161,28 +161,26 @@ class ClippedRows:
         return f"{line}: {_REMEDY}" if self.is_biased else line
 
 
-def count_share_of(clipping: Clipping, measure: bool, has_histogram: bool) -> float:
-    """The share of an access's cost that counts of rows take: none where clipping counts by itself, or is centred and a histogram
-    counts rows."""
-    counts_otherwise = isinstance(clipping, Adaptive) or (has_histogram and isinstance(clipping, Centred))
-    return COUNT_SHARE if measure and not counts_otherwise else 0.0
+def count_share_of(clipping: Flat, measure: bool, has_histogram: bool) -> float:
+    """The share of an access's cost that counts of rows take: none where clipping is centred and a histogram counts rows."""
+    return COUNT_SHARE if measure and not (has_histogram and isinstance(clipping, Centred)) else 0.0
 
 
 def rows_of(
-    counts: Iterable[float], error: float, clipping: Clipping, num_rows: int, codes: tuple[str, ...]
+    counts: Iterable[float], error: float, clipping: Flat, num_rows: int, codes: tuple[str, ...]
 ) -> tuple[ClippedRows | None, CountedRows]:
-    """Clipped rows, None where clipping is centred or changes the length of every row, and rows that do not inform a posterior.
+    """Clipped rows, None where clipping is centred, and rows that do not inform a posterior.
 
     - **counts** - noised counts (NUM_COUNTS,), means over steps, as shares of the rows that a step draws.
     - **error** - standard deviation of the noise of each."""
     clipped, *apart = (float(count) for count in counts)
-    std = error / clipping.count_sensitivity
-    missing, silent = (count / clipping.count_sensitivity for count in apart)
+    std = error / COUNT_SENSITIVITY
+    missing, silent = (count / COUNT_SENSITIVITY for count in apart)
     counted = CountedRows(outside=None, missing=missing, silent=silent, std=std, codes=codes)
-    if isinstance(clipping, Centred | Normalised):
+    if isinstance(clipping, Centred):
         return None, counted
     speaking = 1.0 - sum(share for share in (missing, silent) if stands_out(share, std))
-    return ClippedRows(share=clipping.clipped_share(clipped, speaking), error=error, num_rows=num_rows), counted
+    return ClippedRows(share=0.5 * speaking + clipped, error=error, num_rows=num_rows), counted
 
 
 def of_information(informed: float) -> Found:

@@ -117,9 +117,8 @@ class Locator:
         released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
-        noiseless = stage._replace(sampled=lambda: 1.0)  # as the sds of a run are
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
-        fit = Verdict.from_releases(noiseless, stage.belief, self.prior, names, *of_units)
+        fit = Verdict.from_releases(stage, stage.belief, self.prior, names, *of_units, sampled=1.0)  # sds without noise
         fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
             shapes = {site: bound.split.latents[site].shape for site in sites}

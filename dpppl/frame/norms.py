@@ -1,6 +1,5 @@
 """The clipping norm of the steps of chains and SVI, from the private norms of the rows."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +36,7 @@ def chosen_norm(
     [4.601, 2.414, 3.2]"""
     norms = found.norms
     if found.metric is not None:
-        return clipped_at(found.metric, norms, num_rows, [steps], share)
+        return clipped_at(found.metric, norms, num_rows, steps, share)
     norm = margin * norms.high_quantile(quantile)
     if affordable is not None:
         least = max(norms.quantile(_CENTRED_QUANTILE), _keeping(norms, _KEPT))
@@ -45,9 +44,7 @@ def chosen_norm(
     return float(f"{norm:.4g}"), None
 
 
-def clipped_at(
-    metric: Metric, norms: Norms, num_rows: int, steps: Sequence[Charge], share: float = 1.0
-) -> tuple[float, Metric]:
+def clipped_at(metric: Metric, norms: Norms, num_rows: int, steps: Charge, share: float = 1.0) -> tuple[float, Metric]:
     """The clipping norm at which a run spans `RELAXATIONS` relaxation times, to four digits; the metric with the share of the
     curvature that clipped scores keep: E[x min(x, C)] / E[x^2] over the norms x of rows, where the model is right.
 
@@ -59,7 +56,7 @@ def clipped_at(
 
     - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
     - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
-    mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
+    mu_squared = share * (steps.chains * float(np.sum(steps.noise_multipliers**-2.0)))
     total = lambda longest: num_rows * norms.share * norms.mean(lambda x: np.minimum(x, longest) ** 2)  # noqa: E731
     possible = [longest for longest in 2.0**norms.edges if total(longest) <= _MOST_SQUARED * len(metric.centre)]
     believed = [norms.high_quantile(np.clip(1.0 - norms.unseen, _MOST_ROWS, most)) for most in (_NEARLY_ALL, 1.0)]

@@ -49,12 +49,11 @@ class BoundKernel:
     def of(cls, kernel: Dynamics, split: SplitModel, public: Arrays) -> "BoundKernel":
         """Bind a kernel. Raises ConfigurationError for settings by site that do not fit the model's sites."""
         clipping = kernel.mechanism.clipping
-        by_site = {"clipping_norm": getattr(clipping, "norms", None), "preconditioner": kernel.preconditioner}
-        for name, sites in by_site.items():
-            if sites is not None and set(sites) != set(split.latents):
-                raise ConfigurationError(
-                    f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
-                )
+        sites = kernel.preconditioner
+        if sites is not None and set(sites) != set(split.latents):
+            raise ConfigurationError(
+                f"preconditioner is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
+            )
         diagonals = kernel.preconditioner or {}
         scales = {site: scale_of(site, diagonal, split.latents[site]) for site, diagonal in diagonals.items()}
         responses = responses_of(split, clipping.num_draws, public) if isinstance(clipping, Centred) else None

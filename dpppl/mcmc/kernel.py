@@ -1,6 +1,5 @@
 """The base class of private kernels: their settings, and NumPyro's calling convention."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
@@ -64,7 +63,7 @@ class DPKernel(Dynamics, MCMCKernel):
 
     @checked_call
     def __init__(
-        self, model: Function, *, clipping_norm: float | str | Mapping[str, float] = "auto",
+        self, model: Function, *, clipping_norm: float | str = "auto",
         clipping: str | None = None, subsampling: Subsampling | None = None,
         step_size: float | str | Function = "matched", noise_multiplier: float | None = None,
         temperature: float = 1.0, preconditioner: BySite | None = None, row_curvature: float | None = None,
@@ -72,9 +71,6 @@ class DPKernel(Dynamics, MCMCKernel):
         gradient_strategy: str = "auto", discretise: bool = False, measure_clipping: bool = True,
     ) -> None:  # fmt: skip
         self.auto_norm, step_size = isinstance(clipping_norm, str) and clipping_norm == "auto", plain(step_size)
-        norm: Tree = 1.0 if self.auto_norm else clipping_norm
-        if clipping is None:
-            clipping = "centred" if self.auto_norm else "flat"
         subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
             raise ConfigurationError(
@@ -86,7 +82,7 @@ class DPKernel(Dynamics, MCMCKernel):
                 'clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.'
             )
         checked_strategy(init_strategy)
-        clip = clipping_of(clipping, norm)
+        clip = clipping_of(clipping, clipping_norm)
         self.mechanism = Mechanism(
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
             count_share=count_share_of(clip, measure_clipping, self.auto_norm),

@@ -36,9 +36,9 @@ class DPSGLD(DPKernel):
     All arguments are fixed when the kernel is made:
 
     - **model** - a NumPyro model with one data plate.
-    - **clipping_norm** - bound on the norm of one row's gradient, in unconstrained space, or a dict with a bound for each
-      latent site. "auto", the default, spends 1 % of the cost on a histogram of norms at the start. Its norm clips a tenth of
-      the rows at most, and a fifth where chains start from a frame; of flat clipping it is 1.25 times the .99 quantile of norms.
+    - **clipping_norm** - bound on the norm of one row's gradient, in unconstrained space. "auto", the default, spends 1 % of
+      the cost on a histogram of norms at the start. Its norm clips a tenth of the rows at most, and a fifth where chains start
+      from a frame; of flat clipping it is 1.25 times the .99 quantile of norms.
     - **clipping** - "centred" clips the difference of a row's gradient and its expectation under the model: the posterior is
       unbiased however many rows are clipped. "flat" clips the gradient itself, and works for every model. The default is
       "centred" where the norm is "auto", and "flat" where you give a norm.

@@ -159,19 +159,15 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             else:
                 return kernel  # the sampler's own noise is enough
 
-        def charges(noise_multiplier: float) -> list[Charge]:
-            noisy = kernel.with_noise(noise_multiplier)
-            return [*self._first_charges(noisy, frame), noisy.charge(0, num_steps, num_chains)]
+        return kernel.with_noise(budget.calibrate(lambda noise: self._charges(kernel.with_noise(noise), frame)))
 
-        return kernel.with_noise(budget.calibrate(charges))
-
-    def _first_charges(self, kernel: DPKernel, frame: bool) -> list[Charge]:
-        """The cost of the accesses that the clipping norm comes from; empty where the norm is known."""
-        if not kernel.auto_norm:
-            return []
-        assert kernel.noise_multiplier is not None
-        total_steps = self.num_chains * (self.num_warmup + self.num_samples)
-        return first_charges(kernel.noise_multiplier, total_steps, kernel.mechanism, frame)
+    def _charges(self, kernel: DPKernel, frame: bool) -> list[Charge]:
+        """The cost of all steps of this kernel, last, and of the accesses before that its clipping norm comes from."""
+        num_steps = self.num_warmup + self.num_samples
+        steps = kernel.charge(0, num_steps, self.num_chains)
+        if not kernel.auto_norm or kernel.noise_multiplier is None:
+            return [steps]
+        return [*first_charges(kernel.noise_multiplier, self.num_chains * num_steps, kernel.mechanism, frame), steps]
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
@@ -182,7 +178,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             kernel = self._calibrated(has_frame)
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._first_charges(kernel, has_frame), kernel.charge(first, steps, self.num_chains)]
+        charges = [*self._charges(kernel, has_frame)[:-1], kernel.charge(first, steps, self.num_chains)]
         return self._planned(charges, self._start_of(resume))
 
     def _start_of(self, resume: Tree) -> Start | None:
@@ -272,11 +268,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         locator, kernel = None, self.calibrated_kernel()
         if self._has_frame and not is_started:
             arguments = kernel.model, bound.split, call.rows, call.public, run.key
-            locator = locator_or_none(self.frame is True, *arguments, self._first_charges(kernel, True)[0], self.unit)
+            locator = locator_or_none(self.frame is True, *arguments, self._charges(kernel, True)[0], self.unit)
         if self._has_frame and locator is None:
             kernel = self._calibrated(False)
         chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
-        *_, charge = self._first_charges(kernel, False)
+        charge, _ = self._charges(kernel, False)
 
         def histogram_in(metric: Metric | None) -> Histogram:
             z, space = (chains.one.z, chains.bound) if metric is None else (metric.start, metric)

@@ -7,6 +7,7 @@ import numpy as np
 
 from dpppl.access.norm_histogram import Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
+from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.row_statistics.statistics import units
 
@@ -40,16 +41,15 @@ class Expected(NamedTuple):
     - **noise** - the noise multiplier of all of them together.
     - **curvature**, **covariance** - of u, (k, b, b), from looks before (None in the first), and the prior's.
     - **is_late** - whether they decide the posterior.
-    - **squared_harm**, **tails** - see `Fit`.
-    - **most_scores** - see `run_recipe`."""
+    - **most_scores** - see `run_recipe`.
+    - **fit** - of rows, as known before."""
 
     noise: float
     curvature: Array | None
     covariance: Array
     is_late: bool
     most_scores: float
-    squared_harm: float = 0.0
-    tails: float = 0.0
+    fit: Fit = Fit()
 
 
 class Found(NamedTuple):
@@ -153,9 +153,9 @@ def chosen_norm(
     if expected.is_late and np.isinf(expected.most_scores):
         error += candidates**2 * noise_of_squares * len(known) / (informed * squared)
     # Rows that noise hides may be longer than any that were seen. The sandwich's own noise grows faster than their harm falls.
-    guard = 0.0 if np.isinf(expected.most_scores) else _GUARD * expected.tails
+    guard = 0.0 if np.isinf(expected.most_scores) else _GUARD * expected.fit.tails
     is_allowed = (candidates <= _HIDDEN * longest) & (error <= max(_MOST * np.min(error), np.min(error) + guard))
-    error += expected.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
+    error += expected.fit.squared_harm / len(known) * (longer**2 @ norms.mass) / norms.mean(np.square)
     error = np.where(is_allowed, error, np.inf)
     least = int(np.argmin(error))
     cheap = np.flatnonzero(error <= max(MOST_ADDED * error[least], error[least] + guard))

@@ -10,8 +10,10 @@ from scipy.special import chdtrc
 from dpppl.findings.counted_rows import STANDS_OUT
 from dpppl.findings.directions import together
 from dpppl.findings.verdict import Array
+from dpppl.noise_aware.curvature import dispersion
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.surrogate import OneSided, excess_of, largest_sampled, resolved
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
@@ -45,7 +47,9 @@ class Widths(NamedTuple):
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
         ratios = np.sqrt(released / modelled)
         number = int(np.argmax(np.abs(np.log(ratios))))
-        return cls(*last.dispersion(), names[number], float(ratios[number]))
+        u = last.in_u
+        ratio = dispersion(u.released.score_variance, u.released.score_variance_std, u.slope)
+        return cls(*ratio, names[number], float(ratios[number]))
 
 
 class Pull(NamedTuple):
@@ -141,25 +145,30 @@ class Measured(Fit):
 
     @classmethod
     def from_releases(
-        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1
-    ) -> Self:
-        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`."""
-        sd, scalars = np.sqrt(found.variance), run.scalars
+        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
+        sampled: float | None = None,
+    ) -> Self:  # fmt: skip
+        """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`; `sampled`:
+        the largest share of posterior variance that is the sampling of the data, where known."""
+        sd, scalars, u = np.sqrt(found.variance), run.scalars, run.in_u
+        in_u = run.surrogate, u.covariance, u.spread
+        sampled = largest_sampled(*in_u) if sampled is None else sampled
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, run.excess(), along, run.sampled(), rows_per_unit)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, excess_of(*in_u), along, sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
-        spread, one_sided = run.covariance[0] if prior.is_full else np.eye(1), run.one_sided()
+        one_sided = OneSided.of(u.released, u.slope, u.spread, u.covariance)
         moved = np.abs(run.surrogate.basis.to_latents(one_sided.move)) / sd
         is_seen = one_sided.sure > ONE_SIDED and one_sided.known > 0.5
         return cls(
-            **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut, resolved=run.resolved(),
+            **vars(fit), chi_squared=run.chi_squared, degrees=run.degrees, cut=run.cut,
+            resolved=resolved(u.spreads, u.covariance),
             one_sided=names[int(np.argmax(moved))] if is_seen else "",
             norms=(run.norm, run.curvature_bound), curvature=prior.released_part,
             arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - run.earlier.mean) / np.sqrt(run.earlier.variance))),
             pull=Pull.of(run, prior, names), widths=Widths.of(run, prior, names), learned=dict(zip(names, map(float, learned))),
-            together=together(names, spread),
+            together=together(names, run.covariance[0] if prior.is_full else np.eye(1)),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
         )  # fmt: skip
 

@@ -9,16 +9,15 @@ A large norm adds noise. A small one moves the root of the clipped score away fr
 follow the model. So ranks of responses, before the late looks, decide how long their norm is; see `bounds.chosen_norm`.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dpppl.noise_aware.bounds import Bounds, Expected, Lengths, found_bounds
-from dpppl.noise_aware.curvature import ReleasedCurvature, dispersion
+from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.sketch import Sketch, next_frame
-from dpppl.noise_aware.surrogate import OneSided, Surrogate, excess_of, largest_sampled, moments, resolved, surrogate_of
+from dpppl.noise_aware.surrogate import Surrogate, moments, surrogate_of
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
@@ -126,33 +125,55 @@ class Line(NamedTuple):
         known = np.maximum(values, 0.0) ** 3 / (values**2 + error**2)  # of a slope that noise hides little
         of = lambda x: (vectors * x[:, None, :]) @ vectors.swapaxes(1, 2)  # noqa: E731
         h, root, gain = self.basis.real(of(floored)), of(known), of(known**2 / floored)
+        roots = _roots(h)
         told = times(gain, look.scores + times(h, at))
         for _ in range(4):  # noise in the slope counts as far from the look as the posterior reaches
             reach = np.sum((mean - at) ** 2) + np.trace(self.basis.real(spread), axis1=1, axis2=2).sum()
             variance = look.std**2 + error**2 / 2.0 * reach
             pull, information = _KEPT * self.pull + told / variance, _KEPT * self.information + root @ root / variance
             line = line._replace(information=information, pull=pull)
-            mean, spread = line.posterior(covariance)
+            mean, spread = line.posterior(covariance, roots)
         step = mean - at
         apart = float(np.clip(np.nan_to_num(np.sum(step * times(h, step))) / dimension, 0.0, _UNKNOWN))
         error = float(np.hypot(error, _SLOPE * np.tanh(np.sqrt(apart)) * size(h)))
-        return line._spread_by(_SLOPE**2 * apart)._replace(error=error), mean
+        return line._spread_by(_SLOPE**2 * apart, roots)._replace(error=error), mean
 
-    def _spread_by(self, by: float) -> "Line":
-        """The same where its place has a further variance, by this factor the inverse of the curvature."""
-        values, vectors = eigh(self.slope)
-        roots = np.sqrt(np.maximum(values, np.max(values) * 1e-12 + 1e-200))[:, None, :]
-        root, inverse = vectors * roots, (vectors / roots).swapaxes(1, 2)
+    def _spread_by(self, by: float, roots: tuple[Array, Array]) -> "Line":
+        """The same where its place has a further variance, by this factor the inverse of the curvature, which has these roots."""
+        root, inverse = roots
         known, turn = eigh(inverse @ self.information @ inverse.swapaxes(1, 2))
         back = root @ (turn / (1.0 + by * np.maximum(known, 0.0))[:, None, :]) @ turn.swapaxes(1, 2) @ inverse
         return self._replace(information=back @ self.information, pull=times(back, self.pull))
 
-    def posterior(self, covariance: Array) -> tuple[Array, Array]:
-        """The posterior's mean (k, b) and covariance (k, b, b), with the sampling of rows, under a normal prior around u = 0."""
-        sampled = self._spread_by(1.0)
+    def posterior(self, covariance: Array, roots: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
+        """The posterior's mean (k, b) and covariance (k, b, b), with the sampling of rows, under a normal prior around u = 0;
+        `roots`: of the slope, where they are known."""
+        sampled = self._spread_by(1.0, roots or _roots(self.slope))
         information = (sampled.information + sampled.information.swapaxes(1, 2)) / 2.0
         found = posterior_covariance(information, root_of(covariance))
         return times(found, sampled.pull), found
+
+
+def _roots(curvature: Array) -> tuple[Array, Array]:
+    """A root R of the curvature (k, b, b), RR', and its inverse."""
+    values, vectors = eigh(curvature)
+    roots = np.sqrt(np.maximum(values, np.max(values) * 1e-12 + 1e-200))[:, None, :]
+    return vectors * roots, (vectors / roots).swapaxes(1, 2)
+
+
+class InU(NamedTuple):
+    """Matrices in the late looks' coordinates u, (k, b, b).
+
+    - **released** - the mean of their curvatures.
+    - **slope** - the mean of the draws of the curvature.
+    - **spreads**, **spread** - the posterior covariance for each draw, (n, k, b, b), and over all.
+    - **covariance** - the prior's."""
+
+    released: ReleasedCurvature
+    slope: Array
+    spreads: Array
+    spread: Array
+    covariance: Array
 
 
 class Outcome(NamedTuple):
@@ -165,11 +186,7 @@ class Outcome(NamedTuple):
     - **earlier** - the same given the early looks alone.
     - **chi_squared**, **degrees** - the scatter of late scores around one line in units of their noise, and its degrees of
       freedom.
-    - **excess** - relative excess of the posterior's spread over its noiseless value; like the next four called by the verdict.
-    - **resolved** - how far draws of the curvature agree on the directions that were learned.
-    - **one_sided** - see `OneSided`.
-    - **sampled** - the largest share of posterior variance that is the sampling of the data.
-    - **dispersion** - see `curvature.dispersion`.
+    - **in_u** - of what is measured in u.
     - **scalars** - how well rows fit."""
 
     norm: float
@@ -182,11 +199,7 @@ class Outcome(NamedTuple):
     earlier: Known
     chi_squared: float
     degrees: int
-    excess: Callable[[], float]
-    resolved: Callable[[], float]
-    one_sided: Callable[[], OneSided]
-    sampled: Callable[[], float]
-    dispersion: Callable[[], tuple[float, float]]
+    in_u: InU
     scalars: Scalars
 
 
@@ -205,13 +218,13 @@ def run_recipe(
     - **rows_per_unit** - the most rows of a unit."""
     noises = plan.noise_multipliers(scale)
     sigmas = [(sigma, access.score_share) for access, sigma in zip(plan.accesses, noises) if access.kind is Kind.LOOK]
-    accesses, line, late, cut, harm = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, (0.0, 0.0)
+    accesses, line, late, cut, fit = iter(zip(plan.accesses, noises)), Line.none(prior.first()), [], 1.0, Fit()
     at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
     metrics = [(at, line)]
     for number, (sigma, score_share) in enumerate(sigmas):
         (access, noise), is_late = next(accesses), number >= EARLY
         if access.kind is Kind.SCALARS:
-            harm = _harm(ask, at, noise, line, prior, num_rows, rows_per_unit)
+            fit = _fit(ask, at, noise, line, prior, num_rows, rows_per_unit)
             access, noise = next(accesses)
         lengths: list[Lengths] = []
         while access.kind is Kind.BINS:
@@ -229,7 +242,7 @@ def run_recipe(
             at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
         elif lengths:
             together = sum(s**-2.0 for s, _ in sigmas[number : None if is_late else number + 1]) ** -0.5
-            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, *harm)
+            expected = Expected(together, line.slope if number else None, covariance, is_late, most_scores, fit)
             at, cut = found_bounds(lengths[best], at, bounds, expected, num_rows)
         look = Look.asked(ask, at, sigma, prior, most_scores)
         late += [look] * is_late
@@ -245,11 +258,8 @@ def run_recipe(
     return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
 
 
-def _harm(
-    ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int
-) -> tuple[float, float]:
-    """The squared number of posterior sds by which clipping would move estimates, if it cut off all scores, and how sure other
-    tails are; see `Fit`."""
+def _fit(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int) -> Fit:
+    """How well rows fit, by an access to scalars."""
     basis, h = at.basis, line.slope
     covariance = basis.covariance_of_u(prior.covariance(basis))
     spread = line.posterior(covariance)[1]
@@ -257,8 +267,7 @@ def _harm(
     values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
     excess = float(np.trace(h @ spread, axis1=1, axis2=2).sum()) / basis.layout.dimension
     along = [""] * (1 + len(directions.coordinates))
-    fit = Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit)
-    return fit.squared_harm, fit.tails
+    return Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit)
 
 
 def _turned(
@@ -321,9 +330,5 @@ def _concluded(
         at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),
         basis.covariance_of_latents(spread), earlier,
         chi_squared=float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected) / degrees), degrees=degrees,
-        excess=partial(excess_of, surrogate, covariance, spread), resolved=partial(resolved, spreads, covariance),
-        one_sided=partial(OneSided.of, released, h, spread, covariance),
-        sampled=partial(largest_sampled, surrogate, covariance, spread),
-        dispersion=partial(dispersion, released.score_variance, released.score_variance_std, h),
-        scalars=Scalars(values, directions.coordinates, noise),
+        in_u=InU(released, h, spreads, spread, covariance), scalars=Scalars(values, directions.coordinates, noise),
     )  # fmt: skip

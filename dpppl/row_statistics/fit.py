@@ -232,10 +232,10 @@ class Fit:
     missing: float = 0.0
     share_std: float = 0.0
     impossible: tuple[float, float] = (0.0, 0.0)
-    clipped: tuple[float, float, float]
+    clipped: tuple[float, float, float] = (0.0, 0.0, 0.0)
     gaps: tuple[float, float] | None = None
-    rank: tuple[float, float]
-    fit: tuple[float, float]
+    rank: tuple[float, float] = (0.5, 0.0)
+    fit: tuple[float, float] = (0.0, 0.0)
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
     skew: tuple[float, float] = (0.0, 0.0)
     moments: tuple[tuple[float, ...], ...] = ((0.0,) * 3, (1.0,) * 3, (1.0,) * 3)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access.clipping import Adaptive
 from dpppl.data.rows import of_one_process, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
@@ -48,9 +47,8 @@ class SVIByHand(SVISettings):
             else:
                 objective = replace(objective, metric=self._metric)
                 phi = phi if init_params is not None else self.optim.movement.start()
-            norm = jnp.float32(self.clipping.clipping_norm) if isinstance(self.clipping, Adaptive) else None
             init = proved(self.optim.init, phi, num_rows=objective.split.num_rows)
-            return objective, SVIState(jnp.zeros((), jnp.int32), init(phi), norm, key)
+            return objective, SVIState(jnp.zeros((), jnp.int32), init(phi), key)
 
     @clears_tracebacks
     @checked

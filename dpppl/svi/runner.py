@@ -46,10 +46,10 @@ class SVI(SVIByHand):
       learning rate falls from .04 to .004, and guides that have no start of their own begin at the prior's median.
     - **loss** - NumPyro's ELBO for prior and entropy: Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL). None: the
       latter for AutoNormal, else the former.
-    - **clipping_norm** - bound on the L2 norm of one row's gradient; a dict by site or parameter clips each by itself.
-      "auto" spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile (.8 or more from a frame).
-      Where the gradients of all responses of a row hold more than 65,536 numbers, latents times responses, the model is wide:
-      "auto" is then flat clipping, in each run at the norm mu / s for a median prior sd s of latents, which looks at no row.
+    - **clipping_norm** - bound on the L2 norm of one row's gradient. "auto" spends 1 % of the cost on a histogram of norms at
+      the start and takes its .9 quantile (.8 or more from a frame). Where the gradients of all responses of a row hold more
+      than 65,536 numbers, latents times responses, the model is wide: "auto" is then flat clipping, in each run at the norm
+      mu / s for a median prior sd s of latents, which looks at no row.
     - **subsampling** - Poisson(rate), Partition(num_batches) or FullBatch(), the default but of wide models, which take
       Poisson batches of 4,096 rows.
     - **gradient** - "aligned" clips and noises the gradient with respect to the latents, and multiplies it by the guide's
@@ -58,7 +58,7 @@ class SVI(SVIByHand):
     - **num_particles** - guide draws a step, one access together: the clipping norm is that of all their gradients as one vector.
     - **clipping** - "centred", the default where the norm is "auto" and the model not wide, clips the difference of a row's
       gradient and its expectation under the model: the posterior is unbiased however many rows are clipped. "flat", else the
-      default, clips the gradient itself, and works for every model and guide. Further rules: "normalised", dpppl.Adaptive(...).
+      default, clips the gradient itself, and works for every model and guide.
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.

@@ -1,13 +1,13 @@
 """The arguments of `dpppl.SVI`, checked; its budget, and the results of its runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from dpppl.access.clipping import Adaptive, Centred, Flat
+from dpppl.access.clipping import Centred, Flat, clipping_of
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
@@ -26,7 +26,7 @@ from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
 from dpppl.svi.result import SVIResult
-from dpppl.svi.step import svi_clipping_of, svi_step
+from dpppl.svi.step import svi_step
 from dpppl.svi.verdict import TAIL, Convergence, tail_of
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
@@ -43,8 +43,8 @@ class SVISettings(Fixed, PrivateRunner):
     @checked_call
     def __init__(
         self, model: Function, guide: Function, optim: Foreign = None, loss: Foreign = None, *,
-        clipping_norm: float | str | Mapping[str, float] = "auto", subsampling: Subsampling | None = None,
-        gradient: str = "aligned", num_particles: int = 1, clipping: str | Adaptive | None = None,
+        clipping_norm: float | str = "auto", subsampling: Subsampling | None = None,
+        gradient: str = "aligned", num_particles: int = 1, clipping: str | None = None,
         data_plate: str | None = None, gradient_strategy: str = "auto", discretise: bool = False,
         measure_clipping: bool = True, frame: bool | None = None, **common: Tree,
     ) -> None:  # fmt: skip
@@ -74,13 +74,13 @@ class SVISettings(Fixed, PrivateRunner):
             start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.loss = checked_loss(guide, loss)
-        is_plain = gradient == "aligned" and isinstance(clipping, str | None) and self.checkpoint is None
+        is_plain = gradient == "aligned" and self.checkpoint is None
         if self._has_auto_norm and not is_plain:
             raise ConfigurationError(
-                'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
+                'clipping_norm="auto" is for aligned gradients, and runs without a checkpoint; '
                 "give the norm as a number: clipping_norm=1.0."
             )
-        self.clipping = svi_clipping_of(clipping, clipping_norm, self.num_data)  # at norm 1 where a run chooses it
+        self.clipping = clipping_of(clipping, clipping_norm)  # at norm 1 where a run chooses it
         if self.num_particles > 1 and gradient == "per_parameter" and isinstance(self.clipping, Centred):
             raise ConfigurationError(
                 'clipping="centred" of several particles needs gradient="aligned"; else take clipping="flat" or num_particles=1.'
@@ -189,7 +189,7 @@ class SVISettings(Fixed, PrivateRunner):
 
     def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """`svi_step` with these settings, a function of (state, rows, public)."""
-        return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
+        return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient)
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]

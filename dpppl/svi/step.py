@@ -1,6 +1,5 @@
 """One step of SVI (a guide draw, a noisy sum of row gradients, an update of the parameters), and which iterates are kept."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -8,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
-from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
@@ -28,26 +26,24 @@ class SVIState(NamedTuple):
 
     - **i** - number of steps done, each one access.
     - **optim_state** - the optimiser's state, as NumPyro keeps it.
-    - **clipping_norm** - the norm of the next step where it adapts, else None.
     - **rng_key** - the key of the steps; None in states that `run` returns."""
 
     i: jax.Array
     optim_state: Tree
-    clipping_norm: jax.Array | None
     rng_key: jax.Array
 
 
 def svi_step(
-    objective: Objective, mechanism: Mechanism, noise_multiplier: jax.Array, optim: Foreign, gradient: str, num_data: int | None,
+    objective: Objective, mechanism: Mechanism, noise_multiplier: jax.Array, optim: Foreign, gradient: str,
     state: SVIState, rows: Tree, public: Tree,
 ) -> tuple[SVIState, Tree]:  # fmt: skip
     """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
-    `noise_multiplier`: of its access; `gradient`: "aligned" or "per_parameter"; `num_data`: declared number of rows, or None."""
+    `noise_multiplier`: of its access; `gradient`: "aligned" or "per_parameter"."""
     phi, rate = optim.get_params(state.optim_state), mechanism.subsampling.rate
     key = jax.random.fold_in(keys.stream(state.rng_key, "guide"), state.i)
     asked = (objective.aligned if gradient == "aligned" else objective.per_parameter)(phi, key, public)
-    law, clipping, norm = objective.responses, mechanism.clipping, state.clipping_norm
+    law = objective.responses
     settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
     if law is not None:
         noisy = noisy_centred_sum(
@@ -55,15 +51,12 @@ def svi_step(
             objective.num_particles, **settings,
         )  # fmt: skip
     else:
-        settings |= dict(clipping_norm=norm, number=ROW_NUMBER if objective.reads_rows else None)
+        settings["number"] = ROW_NUMBER if objective.reads_rows else None
         noisy = noisy_sum(mechanism, asked.log_likelihood, asked.position, rows, asked.public, **settings)
-    if isinstance(clipping, Adaptive):
-        assert num_data is not None and norm is not None
-        norm = clipping.next_norm(norm, noisy.count, rate * num_data)
     shares = None if noisy.count is None else noisy.count / (rate * number_of(rows))
     direction = asked.direction(noisy.total, rate)
     optim_state = optimizers.update(optim, jax.tree.map(jnp.negative, direction), state.optim_state)
-    return SVIState(state.i + 1, optim_state, norm, state.rng_key), (direction, shares)
+    return SVIState(state.i + 1, optim_state, state.rng_key), (direction, shares)
 
 
 def check_state(state: Tree, name: str, optim: Foreign = None) -> None:
@@ -86,29 +79,7 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
         raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
     if int(before.i) < 0:
         raise ConfigurationError("init_state holds a negative number of steps.")
-    if fresh.clipping_norm is not None and not 0.0 < float(before.clipping_norm or 0.0) < float("inf"):
-        raise ConfigurationError("init_state holds a clipping norm that is not positive and finite.")
-    norm = None if fresh.clipping_norm is None else before.clipping_norm
-    return before._replace(rng_key=fresh.rng_key, clipping_norm=norm)
-
-
-def svi_clipping_of(
-    clipping: str | Adaptive | None, clipping_norm: Tree, num_data: int | None
-) -> Flat | PerSite | Adaptive:
-    """The clipping rule for SVI's arguments: "auto" is centred by default, at norm 1 until a run has chosen it.
-
-    Raises ConfigurationError where they contradict each other."""
-    is_auto = isinstance(clipping_norm, str) and clipping_norm == "auto"
-    clipping_norm = 1.0 if is_auto else clipping_norm
-    if clipping is None:
-        clipping = "centred" if is_auto else "flat"
-    if isinstance(clipping, Adaptive):
-        if num_data is None:
-            raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
-        if clipping.clipping_norm is not None:
-            raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
-        return replace(clipping, clipping_norm=clipping_norm)
-    return Normalised(clipping_norm) if british(clipping) == "normalised" else clipping_of(clipping, clipping_norm)
+    return before._replace(rng_key=fresh.rng_key)
 
 
 def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) -> int:

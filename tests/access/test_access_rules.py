@@ -11,7 +11,7 @@ import test_ghost
 from jax import lax
 
 from dpppl.access import centring, convolutions, door, drawn, exact_sum, factors, ghost_sum, norm_histogram
-from dpppl.access.clipping import Adaptive, Flat, PerSite, british, scaled, with_count
+from dpppl.access.clipping import Centred, Flat, scaled, with_count
 from dpppl.access.drawn import Blocks, Drawn
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import Sharded
@@ -138,15 +138,6 @@ def test_rows_are_counted_with_and_without_a_mask():
     assert with_count(FLAT)((gradients, zeros), jnp.array([False, True]))[1][:, 0].tolist() == [0.0, 0.5]
 
 
-def test_settings_of_clipping():
-    assert Adaptive(quantile=0.25).clipped_share(0.1, 0.8) == pytest.approx(0.75 * 0.8 - 0.1)
-    assert FLAT.clipped_share(0.1, 0.8) == pytest.approx(0.5)
-    for rate in (0.0, 10.1):
-        with pytest.raises(ConfigurationError, match="learning_rate"):
-            Adaptive(learning_rate=rate)
-    assert [british(name) for name in ("normalized", "centered", "flat")] == ["normalised", "centred", "flat"]
-
-
 def test_settings_of_a_mechanism():
     full = Mechanism(clipping=FLAT, subsampling=FullBatch())
     for strategy in ("auto", "vmap", "microbatch", "ghost"):
@@ -190,17 +181,14 @@ def test_only_clipping_with_a_rule_for_factors_is_tried_with_factors(monkeypatch
     rows = {"x": np.zeros(4, np.float32)}
     access(Mechanism(clipping=FLAT, subsampling=FullBatch()), rows)
     assert asked == [1]
-    access(Mechanism(clipping=Adaptive(clipping_norm=1.0), subsampling=FullBatch()), rows, clipping_norm=1.0)
-    assert asked == [1, 1]
-    monkeypatch.setattr(ghost_sum, "supports", lambda clipping, z: False)
-    access(Mechanism(clipping=PerSite({"a": 1.0}), subsampling=FullBatch()), rows)
+    access(Mechanism(clipping=Centred(1.0), subsampling=FullBatch()), rows)
     access(Mechanism(clipping=FLAT, subsampling=FullBatch(), discretise=True), rows)
-    assert asked == [1, 1]
+    assert asked == [1]
 
 
 def test_factors_keep_the_products_that_a_gradient_leaves_out(monkeypatch):
     monkeypatch.setattr(passes, "rewritten", lambda program, holds_row, chosen: chosen)
-    made = dict(parts=([0], [1], [], [], 2, 3, 4, 5), program=SimpleNamespace(invars=[0, 1]))
+    made = dict(parts=([0], [1], [], [], 2, 3, 4), program=SimpleNamespace(invars=[0, 1]))
     row_program = door.Access.row_program.func
     assert row_program(SimpleNamespace(**made, forms=None)) is passes.GRADIENT
     assert row_program(SimpleNamespace(**made, forms="forms")) is passes.FACTORS

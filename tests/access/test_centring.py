@@ -191,7 +191,7 @@ def test_several_positions_are_clipped_each_around_its_own_centre():
 
 
 def test_one_norm_for_all_sites():
-    with pytest.raises(ConfigurationError, match="one clipping_norm"):
+    with pytest.raises(ConfigurationError, match="clipping_norm must be a positive"):
         dpppl.DPSGLD(gaussian, clipping_norm={"weights": 1.0}, clipping="centred")
     with pytest.raises(ConfigurationError, match='"flat" or "centred"'):
         dpppl.DPSGLD(gaussian, clipping_norm=1.0, clipping="central")

@@ -4,8 +4,6 @@ import functools
 
 from test_mutations import Mutation, found, planted
 
-from dpppl.access import clipping
-
 DOOR, CLIP, WEIGHTS, SUMS = (
     "dpppl.access.door:",
     "dpppl.access.clipping:",
@@ -34,13 +32,6 @@ PRINTS, HALVES = (
 left_out = functools.partial(Mutation, cached=False)
 
 
-def _kind(name, *arguments, **settings):
-    return lambda: getattr(clipping, name)(*arguments, **settings)
-
-
-FLAT, SITES, NORMALISED = _kind("Flat", 2.0), _kind("PerSite", {"a": 1.2, "b": 1.6}), _kind("Normalised", 2.0)
-ADAPTIVE = _kind("Adaptive", quantile=0.3, clipping_norm=9.0)
-
 MUTATIONS = [
     # Whose classes
     left_out("classes made of the door's own", f"{DOOR}_check_classes", "type(value) not in _EXACT[name]", "not isinstance(value, _EXACT[name])",
@@ -60,35 +51,21 @@ MUTATIONS = [
     left_out("what came of zeros counts", f"{LINEAR}_of_finite", "chosen(y, jnp.nan)", "chosen(y, 0.0)", HALVES),
     left_out("the other half is looked at", f"{LINEAR}_of_finite", "if equation.primitive in _HALVES", "if False", HALVES),
     # Clipping
-    left_out("sites at their full norm", f"{CLIP}PerSite.clip", "leaf * share", "leaf", f"{RULES}sites_together_are_at_most_1_long"),
-    left_out("sites without a norm", f"{CLIP}PerSite.clip", "set(gradients) != set(self.norms)", "False", f"{RULES}sites_together_are_at_most_1_long"),
     left_out("any norm", f"{CLIP}Flat.__post_init__", "not 1e-30 <= norm <= 1e18", "norm < 0", "test_clipping:test_a_clipping_norm_that_bounds_nothing_is_refused", (1e19,)),
-    left_out("any stability", f"{CLIP}Normalised.__post_init__", "1e-12 <= self.stability / self.clipping_norm <= 1e12", "self.stability > 0",
-             "test_clipping:test_a_stability_too_small_to_bound_a_row_is_refused", (1e-30,)),
-    left_out("an adaptive norm without bounds", f"{CLIP}Adaptive.next_norm", "return jnp.clip(clipping_norm * jnp.exp(-step), low, high)",
-             "return clipping_norm * jnp.exp(-step)", f"{RULES}an_adaptive_norm_stays_in_bounds"),
-    left_out("an adaptive norm that leaps", f"{CLIP}Adaptive.next_norm", "jnp.clip(self.learning_rate * noisy_counts[0] / speaking, -1.0, 1.0)",
-             "self.learning_rate * noisy_counts[0] / speaking", f"{RULES}an_adaptive_norm_stays_in_bounds"),
-    left_out("rows not drawn are counted", f"{CLIP}with_count", "counted if mask is None else", "counted if True else", COUNTED),
-    left_out("infinities count as clipped", f"{CLIP}Clipping._apart", "jnp.where(is_finite & ~is_silent,", "jnp.where(~is_silent,",
-             f"{RULES}rows_without_a_norm_have_counts_of_their_own", (FLAT,)),
+    left_out("rows not drawn are counted", f"{CLIP}with_count", "counts if mask is None else", "counts if True else", COUNTED),
+    left_out("infinities count as clipped", f"{CLIP}counted", "jnp.where(is_finite & ~is_silent,", "jnp.where(~is_silent,",
+             f"{RULES}rows_without_a_norm_have_counts_of_their_own"),
     left_out("long rows' squares in float32", "dpppl.access.clipping:_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
     # Weights of factors
-    left_out("rows not drawn are counted by factors", f"{WEIGHTS}count", "jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)",
-             "clipping.counted(units, norm)", COUNTED),
-    left_out("one site's norm for all", f"{CLIP}PerSite.parts", "[(latents[site], own) for site, own in self.norms.items()]",
-             "[(latents['b'], 5.0)]", COUNTED),
-    left_out("rows not drawn have a share", f"{WEIGHTS}count", "jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)", "clipping.counted(units, norm)", WEIGHTED, (ADAPTIVE,)),
-    left_out("rows not drawn weigh", f"{WEIGHTS}_shrunk", "jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)",
-             "clipping.weights(squared / (norm * _BELOW) ** 2)", WEIGHTED, (FLAT,)),
-    left_out("rows that are not finite weigh", f"{WEIGHTS}_shrunk", "keep & (squared <= _MOST_SQUARED)", "keep & ~(squared <= 0)", WEIGHTED, (FLAT,)),
-    left_out("no room for rounding of weights", f"{WEIGHTS}_BELOW", "1.0 - 1.1e-3", "1.0", WEIGHTED, (FLAT,)),
-    left_out("short rows are lengthened", f"{CLIP}Clipping.weights", "jnp.minimum(np.ones((), squared_norms.dtype), 1.0 / jnp.sqrt(squared_norms))",
-             "1.0 / jnp.sqrt(squared_norms)", WEIGHTED, (FLAT,)),
-    left_out("each site weighs as all", f"{WEIGHTS}weigh", "keep, _float64(own)) / joint", "keep, _float64(own)) / own", WEIGHTED, (SITES,)),
-    left_out("automatic weights without stability", f"{CLIP}Normalised.weights", "jnp.sqrt(squared_norms) + self.stability / self.clipping_norm", "jnp.sqrt(squared_norms)", WEIGHTED, (NORMALISED,)),
-    left_out("kinds without a rule are weighed", f"{WEIGHTS}supports", "type(clipping) in _KINDS", "isinstance(clipping, _KINDS)",
-             f"{RULES}only_kinds_with_a_rule_are_weighed"),
+    left_out("rows not drawn are counted by factors", f"{WEIGHTS}clipped_sum", "jnp.where(keep[:, None], own, 0.0)", "own", "test_ghost:test_factors_are_clipped_as_gradients", (True,)),
+    left_out("rows not drawn weigh", f"{WEIGHTS}weigh", "jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)",
+             "clipping.weights(squared / (norm * _BELOW) ** 2)", WEIGHTED),
+    left_out("rows that are not finite weigh", f"{WEIGHTS}weigh", "keep & (squared <= _MOST_SQUARED)", "keep & ~(squared <= 0)", WEIGHTED),
+    left_out("no room for rounding of weights", f"{WEIGHTS}_BELOW", "1.0 - 1.1e-3", "1.0", WEIGHTED),
+    left_out("short rows are lengthened", f"{CLIP}_flat_weights", "jnp.minimum(np.ones((), squared_norms.dtype), 1.0 / jnp.sqrt(squared_norms))",
+             "1.0 / jnp.sqrt(squared_norms)", WEIGHTED),
+    left_out("kinds without a rule are weighed", f"{WEIGHTS}supports", "type(clipping) is Flat", "isinstance(clipping, Flat)",
+             f"{RULES}only_a_kind_with_a_rule_is_weighed"),
     left_out("weight zero times infinity", f"{SUMS}weighted", "jnp.where(factor > 0, last.astype(dtype) * factor, np.zeros((), dtype))",
              "last.astype(dtype) * factor", f"{RULES}rows_of_weight_zero_add_exactly_nothing", ("whole",)),
     left_out("weight zero of the other factor only", f"{SUMS}weighted", "jnp.where(spread(weights, parts[0]) > 0, parts[0].astype(dtype), np.zeros((), dtype))",

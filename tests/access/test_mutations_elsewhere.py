@@ -49,7 +49,7 @@ MUTATIONS = [
     Mutation("noise that begins again after 64 numbers", NORMAL, "return by_xla(key)[:size]",
              "return jnp.resize(by_xla(key)[:min(size, 64)], (size,))", NOISE, (False, "threefry2x32")),
     Mutation("a count without noise", "dpppl.access.mechanism:Mechanism._scales",
-             "scales += [noise_multiplier * self.clipping.count_sensitivity / np.sqrt(share)]", "scales += [0.0 * noise_multiplier]", COUNTS, ("sum and count",)),
+             "scales += [noise_multiplier * COUNT_SENSITIVITY / np.sqrt(share)]", "scales += [0.0 * noise_multiplier]", COUNTS, ("sum and count",)),
     Mutation("a histogram's last bin without noise", "dpppl.access.norm_histogram:noisy_histogram", ").total", ").total.at[-1].set(0.0)",
              COUNTS, ("histogram",)),
     # An empty batch, and one row

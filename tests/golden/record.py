@@ -145,7 +145,7 @@ METHODS = {
     ),
     "DPSGLD, Poisson, in turn": lambda: chains(
         dpppl.DPSGLD(
-            regression, clipping_norm={"w": 1.0, "sd": 0.5}, subsampling=dpppl.Poisson(0.2), noise_multiplier=3.0,
+            regression, clipping_norm=1.0, subsampling=dpppl.Poisson(0.2), noise_multiplier=3.0,
             step_size=dpppl.polynomial_decay(1e-3), num_data=N,
         ), 1, num_chains=2, chain_method="sequential", thinning=3, twice=True,
     ),
@@ -189,7 +189,6 @@ REFUSALS = {
     "state field": lambda: _small(dpppl.DPSGLD(logistic, clipping_norm=1.0), **COST).run(
         key_of(62), X, Y, extra_fields=("rng_key",)
     ),
-    "other site's norm": lambda: _small(dpppl.DPSGLD(logistic, clipping_norm={"v": 1.0}), **COST).run(key_of(63), X, Y),
     "used key": lambda: [_small(dpppl.DPSGLD(logistic, clipping_norm=1.0), **COST).run(key_of(64), X, Y) for _ in "ab"],
     "budget": lambda: [
         mcmc.run(key_of(65 + number), X, Y)

@@ -139,13 +139,10 @@ def test_a_rule_of_batching_in_a_model_is_refused():
 
 SETTINGS = {
     "mean field": (AutoNormal, {}),
-    "particles, clipped to a quantile": (
-        AutoNormal,
-        {"num_particles": 2, "clipping": dpppl.Adaptive(), "num_data": 6, "subsampling": Partition(2)},
-    ),
+    "particles": (AutoNormal, {"num_particles": 2, "subsampling": Partition(2)}),
     "per parameter": (AutoLowRankMultivariateNormal, {"gradient": "per_parameter", "num_particles": 2}),
-    "by site": (AutoDelta, {"clipping_norm": {"w": 1.0}, "subsampling": Partition(2)}),
-    "normalised": (AutoIAFNormal, {"clipping": "normalised"}),
+    "a point": (AutoDelta, {"subsampling": Partition(2)}),
+    "a flow": (AutoIAFNormal, {}),
 }
 
 

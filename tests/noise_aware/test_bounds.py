@@ -10,6 +10,7 @@ import dpppl
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms
 from dpppl.noise_aware import bounds
 from dpppl.noise_aware.curvature import Curvature, unsaturated
+from dpppl.row_statistics.fit import Fit
 
 
 def norms_of(lengths, noise_std, seed=0):
@@ -57,7 +58,7 @@ def test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least(
     monkeypatch.setattr(bounds, "MOST_ADDED", 1.0)
     lengths = np.exp(np.random.default_rng(1).standard_normal(20_000))
     best = GRID[np.argmin([added(lengths, c, noise) for c in GRID])]
-    norms = [chosen(lengths, noise, squared_harm=harm) for harm in (0.0, 1.0, 30.0)]
+    norms = [chosen(lengths, noise, fit=Fit(squared_harm=harm)) for harm in (0.0, 1.0, 30.0)]
     assert abs(np.log2(norms[0] / best)) < 0.34 and norms[0] < norms[1] <= norms[2]
     cut = [np.mean(np.maximum(lengths - norm, 0.0) ** 2) for norm in norms]
     assert cut[2] < 0.8 * cut[0]
@@ -65,8 +66,8 @@ def test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least(
 
 def test_surely_other_tails_are_worth_half_of_the_sampling_variance():
     lengths = np.exp(0.3 * np.random.default_rng(1).standard_normal(20_000))
-    usual, half, sure = (chosen(lengths, 100.0, tails=tails) for tails in (0.0, 0.5, 1.0))
-    assert usual == chosen(lengths, 100.0, tails=1.0, most_scores=np.inf)
+    usual, half, sure = (chosen(lengths, 100.0, fit=Fit(tails=tails)) for tails in (0.0, 0.5, 1.0))
+    assert usual == chosen(lengths, 100.0, fit=Fit(tails=1.0), most_scores=np.inf)
     assert 1.4 * usual < half < sure / 1.2 and 0.4 < added(lengths, sure, 100.0) < 0.6
 
 

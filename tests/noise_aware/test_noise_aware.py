@@ -558,7 +558,7 @@ def test_posteriors_are_as_wide_as_they_should_be():
 
 
 @pytest.mark.slow
-def test_ranks_far_from_the_truth_say_less():
+def test_ranks_far_from_the_truth_say_less(monkeypatch):
     """Scores at a point that is r times as far from the truth as sampling would put it move the ranks' moments; their
     variance is taken as r^2 times as large."""
     h, prior = np.array([4.0, 0.5, 1e-9]), np.eye(3)[None]
@@ -569,7 +569,10 @@ def test_ranks_far_from_the_truth_say_less():
     assert excess_of(surrogate, prior, 4.0 * sampled) == pytest.approx(3.0)
     x, y, _ = data(100)
     found = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
-    chi_squared = [bench().verdict(found._replace(excess=lambda e=e: e)).fit[1] for e in (0.0, 8.0)]
+    chi_squared = []
+    for excess in (0.0, 8.0):
+        monkeypatch.setattr("dpppl.noise_aware.measured.excess_of", lambda *_, excess=excess: excess)
+        chi_squared.append(bench().verdict(found).fit[1])
     assert chi_squared[1] < chi_squared[0] < 9.0 * chi_squared[1]
 
 

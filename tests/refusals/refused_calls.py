@@ -53,7 +53,7 @@ def ledger(name):
 
 
 SETTINGS = [
-    ("norms of no site", of_kernel(clipping_norm={}), "clipping_norm|every latent site", of_kernel(clipping_norm={"mu": 1.0})),
+    ("norms by site", of_kernel(clipping_norm={"mu": 1.0}), "clipping_norm|a positive, finite number", of_kernel(clipping_norm=1.0)),
     ("an unknown data plate", of_kernel(data_plate="nope"), "'nope'|data_plate='data'", of_kernel(data_plate="data")),
     ("a start that is a word", of_kernel(init_strategy={"mu": "a"}), "'mu'|{'mu': 0.3}", of_kernel(init_strategy={"mu": 0.3})),
     ("a start of no site", of_kernel(init_strategy={}), "latent sites are ['mu']", of_kernel(init_strategy={"mu": 0.3})),
@@ -67,7 +67,6 @@ SETTINGS = [
     ("a curvature without N", of_kernel(row_curvature=1.0), "row_curvature|num_data", of_kernel(row_curvature=1.0, num_data=N)),
     ("American spelling", lambda: kernel(discretize=True), "did you mean discretise", lambda: kernel(discretise=True)),
     ("a rate by another name", lambda: dpppl.Poisson(q=0.1), "'q'|rate", lambda: dpppl.Poisson(rate=0.1)),
-    ("a norm by another name", lambda: dpppl.Adaptive(norm=1.0), "did you mean clipping_norm", lambda: dpppl.Adaptive(clipping_norm=1.0)),
     ("a number as the model", lambda: chain(F, model=3), "the model is an int|function", lambda: chain(F)),
     ("warmup by text", lambda: mcmc(num_warmup="10"), "num_warmup|nonnegative integer", lambda: mcmc(num_warmup=10)),
     ("warmup by a switch", lambda: mcmc(num_warmup=True), "num_warmup|whole number|bool", lambda: mcmc(num_warmup=1)),

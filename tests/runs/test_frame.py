@@ -115,7 +115,7 @@ def test_a_frame_of_latents_beyond_the_coordinates_is_that_of_draws(monkeypatch)
     stage = SimpleNamespace(_replace=lambda **_: None, belief=None, surrogate=law)
     for name, value in {
         "looked": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
-        "Verdict.from_releases": lambda *_: good_fit(),
+        "Verdict.from_releases": lambda *_, **__: good_fit(),
     }.items():  # fmt: skip
         monkeypatch.setattr(f"dpppl.frame.locate.{name}", value)
     bound = SimpleNamespace(
@@ -255,7 +255,7 @@ def test_the_norm_of_a_run_in_a_metric():
     middle = norms.middles[-1]
 
     def chosen(mu, share=1.0, num_rows=N, at=None):
-        steps = [Charge(histogram_mechanism(), np.full(100, 10.0 / mu))]
+        steps = Charge(histogram_mechanism(), np.full(100, 10.0 / mu))
         norm, moved = clipped_at(at or metric(), norms, num_rows, steps, share)
         assert moved.cut**2 == pytest.approx(1.0 - moved.informed, abs=0.02) or norm < 16.0  # nothing shown is cut off
         return norm, moved.kept, moved.informed
@@ -268,7 +268,7 @@ def test_the_norm_of_a_run_in_a_metric():
     for part in (1.0, 0.9, 0.1):  # the histogram shows this part of the information
         assert chosen(1000.0, num_rows=part * squared)[2] == pytest.approx(part, rel=0.02)
     far = Norms(np.array([-1.0, 0.0, 3.0, 4.0, 8.0, 9.0]), np.array([0.9, 0.0, 0.0999, 0.0, 0.0001]), 0.0)
-    steps = [Charge(histogram_mechanism(), np.full(100, 1e-6))]
+    steps = Charge(histogram_mechanism(), np.full(100, 1e-6))
     assert clipped_at(metric(), far, N, steps)[0] < 4.0 * far.high_quantile(0.99) < 2.0**8
     partly = replace(metric(), information=2.0)  # the prior holds the rest
     assert chosen(1000.0, num_rows=0.5 * squared, at=partly)[2] == pytest.approx(1.0, rel=0.02)
@@ -280,7 +280,7 @@ def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
     and spreads are narrower by as much."""
     rng, scores = np.random.default_rng(0), np.random.default_rng(1).normal(size=942) / 942**0.5
     counts = np.bincount(np.floor(np.log2(np.abs(scores))).astype(int) - LOWEST, minlength=SIZE)
-    steps = [Charge(histogram_mechanism(), np.full(200, (200 / 0.11) ** 0.5))]
+    steps = Charge(histogram_mechanism(), np.full(200, (200 / 0.11) ** 0.5))
     fitted = [Norms.fitted(counts + 30.0 * rng.normal(size=SIZE), 30.0, 942, (0.0, 3.0), 1.0, 1e-3) for _ in range(30)]
     white = Metric({"w": (1,)}, np.zeros(1), np.eye(1))
     kept = [

@@ -17,7 +17,7 @@ from small_models import seen
 
 import dpppl
 from dpppl import ConfigurationError, Partition, accounting
-from dpppl.access.clipping import SLACK, Flat, PerSite
+from dpppl.access.clipping import Flat
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ACCOUNTED, Mechanism
 from dpppl.accounting.events import gaussian_mu
@@ -229,56 +229,10 @@ def test_budgets_hold_for_every_scheme(kernel, scheme):
     assert 1.9 < mcmc.privacy_plan().epsilon <= 2.0
 
 
-# Clipping by site
-
-
-def test_each_site_is_clipped_on_its_own():
-    """A row long in one site loses nothing in the other; all together stay within the joint norm."""
-    clip = PerSite({"a": 3.0, "b": 4.0})
-    gradients = {
-        "a": jnp.array([30.0, 1.0, -0.5, jnp.nan]),
-        "b": jnp.array([[0.3, 0.4], [60.0, -80.0], [0.0, 0.1], [1.0, 0.0]]),
-    }
-    keep = jnp.array([False, True, True, True])
-    clipped, masked = jax.jit(lambda rows: (clip.clip(rows, None), clip.clip(rows, keep)))(gradients)
-    clipped = jax.tree.map(lambda leaf: np.asarray(leaf) * 5.0, clipped)
-    np.testing.assert_allclose(clipped["a"], [3.0, 1.0, -0.5, 0.0], rtol=1e-4)
-    np.testing.assert_allclose(clipped["b"], [[0.3, 0.4], [2.4, -3.2], [0.0, 0.1], [1.0, 0.0]], rtol=1e-4)
-    assert np.all(np.hypot(clipped["a"], np.linalg.norm(clipped["b"], axis=1)) <= 5.0 * (1 + SLACK))
-    assert not np.any(masked["a"][0]) and not np.any(masked["b"][0])
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("site", ["a", "b"])
-def test_one_row_moves_each_site_by_no_more_than_its_norm(site):
-    """Under equal keys, a row of huge gradient against one of none, full batch."""
-    norms = {"a": 0.5, "b": 2.0}
-    kernel = dpppl.DPSGLD(model, clipping_norm=norms, noise_multiplier=2.0)
-    y, other = rows(), rows()
-    y[3], other[3] = 1e4, np.nan
-    state = kernel.init(jax.random.key(0), 0, None, (y,), {})
-    bound = kernel.bind((y,), {})
-    step = jax.jit(lambda rows: bound.step(state, rows=rows, public={}).z[site])
-    after = [step(bound.split.arrays((data,), {})[0]) for data in (y, other)]
-    assert np.linalg.norm(after[0] - after[1]) == pytest.approx(kernel.step_size * norms[site], rel=2e-3)
-    assert kernel.mechanism.clipping.clipping_norm == pytest.approx(math.hypot(0.5, 2.0))
-
-
-@pytest.mark.slow
-def test_the_noise_of_clipping_by_site_is_that_of_the_joint_norm():
-    report = run(dpppl.DPSGLD(model, clipping_norm={"a": 3.0, "b": 4.0}, noise_multiplier=2.0), rows()).privacy_report()
-    kernel = dpppl.DPSGLD(model, clipping_norm=5.0, noise_multiplier=2.0)
-    flat = dpppl.MCMC(kernel, num_warmup=0, num_samples=6, progress_bar=False).privacy_plan()
-    assert (report.mechanism.clipping_norm, report.events) == (5.0, flat.events)
-    assert "joint norm 5" in str(report)
-
-
 REFUSED = [
-    ({"clipping_norm": {"a": 1.0}}, "clipping_norm is given for sites"),
     ({"subsampling": Partition(25)}, "more batches than there are rows"),
     ({"subsampling": fixed_size(5, 23)}, "num_data = 23, but there are 24 rows"),
-    ({"clipping_norm": {"a": 1.0, "b": 1.0, "c": 1.0}}, "clipping_norm is given for sites"),
-    ({"clipping_norm": {"a": 1.0, "B": 1.0}}, "clipping_norm is given for sites"),
+    ({"preconditioner": {"a": 1.0}}, "preconditioner is given for sites"),
 ]
 
 

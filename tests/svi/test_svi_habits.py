@@ -390,8 +390,7 @@ def test_svi_centres_its_clipping_by_default_and_says_where_flat_clipping_has_bi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clipping", ["flat", dpppl.Adaptive()], ids=["flat", "adaptive"])
-def test_the_share_of_clipped_rows_is_that_of_the_end_of_a_run(clipping):
+def test_the_share_of_clipped_rows_is_that_of_the_end_of_a_run():
     """At the start, far from the optimum, every row is clipped; at the end, of rows at +-1 and +-3 around it, the outer half."""
 
     def wide(y):
@@ -400,9 +399,9 @@ def test_the_share_of_clipped_rows_is_that_of_the_end_of_a_run(clipping):
             numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
     y = np.repeat(np.float32([17.0, 19.0, 21.0, 23.0]), 50)
-    settings = {"clipping": clipping, "clipping_norm": 2.0, "noise_multiplier": 1e-3, "num_data": 200}
+    settings = {"clipping": "flat", "clipping_norm": 2.0, "noise_multiplier": 1e-3, "num_data": 200}
     result = run(make(wide, AutoDelta(wide), optax.adam(1.0), **settings), 300, y)
     assert abs(result.params["mu_auto_loc"] - 20.0) < 0.5
     assert result.clipped.share == pytest.approx(0.5, abs=0.01) and result.clipped.error < 1e-3
     silent = make(wide, AutoDelta(wide), optax.adam(1.0), measure_clipping=False, **settings)
-    assert (run(silent, 2, y, seed=1).clipped is None) == (clipping == "flat")  # adaptive clipping counts by itself
+    assert run(silent, 2, y, seed=1).clipped is None

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from dpppl import accounting
-from dpppl.access.clipping import Adaptive
 from dpppl.accounting.unit import Unit
 from dpppl.contrib.audit import bounds
 from dpppl.contrib.audit.by_hand import by_hand
@@ -142,8 +141,6 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
         )
     if attack == "black_box" and not is_stepped:
         raise ConfigurationError('attack="black_box" is for kernels and SVI; use "white_box" or "one_run".')
-    if is_stepped and isinstance(audited.mechanism.clipping, Adaptive) and attack != "one_run":
-        raise ConfigurationError('audit attacks adaptive clipping with attack="one_run" only.')
     if getattr(getattr(audited, "budget", None), "ledger", None) is not None:
         raise ConfigurationError(
             "an audit runs on made-up rows, which no ledger counts: leave out the object's ledger=."

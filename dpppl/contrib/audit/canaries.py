@@ -200,7 +200,7 @@ def _release(
     """An access in which rows speak by their coins. Returns its outputs; the vectors that the `first` rows add (N, D), and the
     released one (D,), in units of the clipping norm; and the sd of the noise of the latter. `own`: key of the directions of
     canaries."""
-    z, rows, public, captured, key, sigma, step, norm = jax.tree.unflatten(access.inputs, operands)
+    z, rows, public, captured, key, sigma, step = jax.tree.unflatten(access.inputs, operands)
     mechanism = access.mechanism
     with jax.enable_x64(access.x64):
         of_row, given, like = _row(access, kind, captured, rows, own)
@@ -215,18 +215,17 @@ def _release(
             found = of_row(z, inside | row, public)
             return jax.tree.map(lambda leaf: jnp.where(coin > 0, leaf, jnp.zeros_like(leaf)), found)
 
-        settings = dict(key=key, noise_multiplier=sigma, step=step, clipping_norm=norm, number=access.number)
+        settings = dict(key=key, noise_multiplier=sigma, step=step, number=access.number)
         found = noisy_statistic(mechanism, statistic, z, {_ROW: given, _CANARY: coins}, public, **settings)
         vectors = jax.vmap(statistic, (None, 0, None))(z, whole, public)
         adds = jnp.concatenate(
-            [x.reshape(len(ones), -1) for x in jax.tree.leaves(mechanism.clipping.clip(vectors, ones, norm))], 1
+            [x.reshape(len(ones), -1) for x in jax.tree.leaves(mechanism.clipping.clip(vectors, ones))], 1
         )
         leaves = jax.tree.leaves(found.total)
-        released = jnp.concatenate([jnp.ravel(x) for x in leaves]) / norm
+        released = jnp.concatenate([jnp.ravel(x) for x in leaves]) / mechanism.clipping.clipping_norm
         outputs = [*leaves, *([found.count] if mechanism.counts else [])]
         outputs = [x.astype(y.dtype) for x, y in zip(outputs, [*like, *outputs[len(like) :]])]
-        share = getattr(mechanism.clipping, "count_share", mechanism.count_share)
-        return outputs, adds, released, sigma / (1.0 - share) ** 0.5
+        return outputs, adds, released, sigma / (1.0 - mechanism.count_share) ** 0.5
 
 
 def _row(access: Access, kind: str, captured: object, rows: Tree, own: Tree) -> tuple[Function, Tree, Tree]:

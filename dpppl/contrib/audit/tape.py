@@ -19,7 +19,6 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import mlir
 from scipy import special
 
-from dpppl.access.clipping import Adaptive
 from dpppl.access.door import Access, door_p
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.jaxprs import is_key, open_jaxpr
@@ -28,7 +27,7 @@ from dpppl.types import Traced, Tree
 taped_p = Primitive("dpppl_taped_door")
 taped_p.multiple_results = True
 
-OPERANDS = ("position", "rows", "public arrays", "captured arrays", "key", "noise multiplier", "step", "clipping norm")
+OPERANDS = ("position", "rows", "public arrays", "captured arrays", "key", "noise multiplier", "step")
 _ROUNDING = 2.0**-22
 """Of two float32 numbers, in units of each."""
 _CHANCE, _EQUAL = 1e-6, 1e-5
@@ -124,10 +123,10 @@ class Tape:
         for name, value in zip(names, given):
             parts[name].append(value)
         at = parts["key"][0].tobytes(), parts["step"][0].tobytes()
-        sigma, norm = float(parts["noise multiplier"][0]), float(parts["clipping norm"][0])
+        sigma = float(parts["noise multiplier"][0])
         made = Made({n: _digest(v) for n, v in parts.items()}, sigma, tuple(outputs), str(access.mechanism))
         number = len(self.accesses)
-        scales = _scales(access.mechanism, norm, len(outputs))
+        scales = _scales(access.mechanism, len(outputs))
         drawn = [np.ravel(b - a.astype(np.float64)) / (x * sigma) for x, a, b in zip(scales, outputs, louder)]
         self.drawn.append(np.concatenate(drawn))
         if at in self.accesses:
@@ -167,10 +166,9 @@ class Tape:
             yield "two accesses have the same noise"
 
 
-def _scales(mechanism: Any, norm: float, number: int) -> list[float]:
+def _scales(mechanism: Any, number: int) -> list[float]:
     """The standard deviation of the noise in each output of an access, for a noise multiplier of 1."""
-    share = mechanism.clipping.count_share if isinstance(mechanism.clipping, Adaptive) else mechanism.count_share
-    return [norm / (1.0 - share) ** 0.5] * (number - mechanism.counts) + [mechanism.count_std] * mechanism.counts
+    return [mechanism.noise_scale] * (number - mechanism.counts) + [mechanism.count_std] * mechanism.counts
 
 
 def _moved(scales: Sequence[float], one: Sequence[Array], other: Sequence[Array]) -> float:
