@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import chi2
 
 from dpppl.types import Tree
 
@@ -144,6 +143,8 @@ def wrong(owners: Sequence[Owner]) -> list[tuple[str, str]]:
     """Names and words of what the owners together show against their model: a pool's sd shrinks, a misfit that all share stays.
 
     Moments of ranks are averaged with the squares of their errors as weights, as if one run had ranked all rows."""
+    from scipy.special import chdtrc
+
     if len(owners) < 2 or any(owner.facts.width != "model" for owner in owners):
         return []
     departures, stds, variances = np.stack([owner.mixture.ranks for owner in owners]).swapaxes(0, 1)
@@ -155,7 +156,7 @@ def wrong(owners: Sequence[Owner]) -> list[tuple[str, str]]:
     moved = np.sqrt(max(tilts[:2].sum(), tilts[2])) * np.average(
         [owner.mixture.cut for owner in owners], weights=counts
     )
-    chance = min(chi2.sf(chi_squared[:2].sum(), 2), chi2.sf(chi_squared[2], 1))
+    chance = min(chdtrc(2, chi_squared[:2].sum()), chdtrc(1, chi_squared[2]))
     if chance > _CHANCE or moved < _CARE:
         return []
     words = (
