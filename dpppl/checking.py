@@ -68,8 +68,8 @@ class Checked:
 _HEADLINE = "Nothing was run and nothing was charged."
 _MOST_WIDTHS = 30
 _STANDARDISED = (
-    "widths by latent are of NoiseAware, at a typical draw of the prior, on made-up rows: they assume standardised columns, "
-    "codes that are equally frequent, and no missing values."
+    "widths by latent are of NoiseAware, at a typical draw of the prior, on made-up rows: they assume standardised columns "
+    "(a weight of a column with sd s is about 1 / s times as wide), equally frequent codes, and no missing values."
 )
 
 

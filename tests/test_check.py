@@ -137,18 +137,18 @@ def test_a_long_run_says_so_before_it_is_charged(monkeypatch, capsys):
     assert first.startswith("This run will spend") and second.startswith("It will take about")
 
 
-def grouped(x, group, y):
+def grouped(x, group, complete, y):
     slope = numpyro.sample("slope", dist.Normal(0, 1))
     level = numpyro.sample("level", dist.Normal(0, 1).expand([4]).to_event(1))
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(slope * x + level[group - 1], 2.0), obs=y)
+        numpyro.sample("y", dist.Normal(slope * x + level[group - 1], 2.0).mask(complete), obs=y)
 
 
 def test_widths_by_latent_are_those_of_made_up_rows():
     """A quarter of the rows informs each level, the codes of which are 1 to 4; all rows inform the slope."""
     rows = 4_000
     x, group = np.full(rows, np.nan, np.float32), np.zeros(rows, np.int32)
-    found = dpppl.check(grouped, x, group, x, labels={"level": ["north", "east", "south", "west"]})
+    found = dpppl.check(grouped, x, group, group > 0, x, labels={"level": ["north", "east", "south", "west"]})
     names = [f"level[{side}]" for side in ("north", "east", "south", "west")]
     by_name = {w.name: w for w in found.widths}
     assert list(by_name) == [*names, "slope"]
@@ -175,9 +175,9 @@ def test_predicted_widths_are_those_of_a_run():
     x, group = rng.normal(size=rows).astype(np.float32), rng.integers(1, 5, rows).astype(np.int32)
     y = (0.5 * x + 0.2 * group + 2.0 * rng.normal(size=rows)).astype(np.float32)
     budget = {"target_epsilon": 1.0, "target_delta": 1e-6}
-    predicted = {w.name: w.width for w in dpppl.check(grouped, x, group, y, **budget).widths}
+    predicted = {w.name: w.width for w in dpppl.check(grouped, x, group, group > 0, y, **budget).widths}
     run = dpppl.NoiseAware(grouped, progress_bar=False, print_cost=False, **budget)
-    run.run(jax.random.key(5), x, group, y)
+    run.run(jax.random.key(5), x, group, group > 0, y)
     samples = run.get_samples()
     for name, width in predicted.items():
         site, *place = name.rstrip("]").split("[")

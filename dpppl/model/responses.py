@@ -281,7 +281,7 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
     for site in filter(is_factor, sites):
         raise UnsupportedModelError(
             f"site '{site['name']}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
-            f"under a distribution, or {FLAT}."
+            f"under a distribution, if need be one of your own with log_prob and sample, or {FLAT}."
         )
     check_declarations(split, sites)
     shapes = split.latents, split.row, split.arguments.public

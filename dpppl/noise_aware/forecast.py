@@ -86,7 +86,7 @@ def widths(bound: BoundModel, added: float, key: jax.Array) -> tuple[list[Width]
 
 def _made_up(split: SplitModel, public: Arrays, key: jax.Array) -> Arrays:
     """Rows of made-up values, (128, ...): of a column of codes those that the model takes, found by trying."""
-    zeros = {name: jnp.zeros((1, *s.shape), s.dtype) for name, s in split.row.items()}
+    blank = {name: jnp.full(s.shape, s.dtype == bool, s.dtype) for name, s in split.row.items()}  # no mask hides a code
     latents, found = {name: jnp.zeros(s.shape, s.dtype) for name, s in split.latents.items()}, {}
     for number, (name, s) in enumerate(split.row.items()):
         own, shape = jax.random.fold_in(key, number), (_ROWS, *s.shape)
@@ -98,7 +98,7 @@ def _made_up(split: SplitModel, public: Arrays, key: jax.Array) -> Arrays:
             codes = jnp.arange(_MOST_CODES).astype(s.dtype)
 
             def is_out(code: jax.Array, public: Arrays, name: str = name) -> jax.Array:
-                row = {n: x[0] for n, x in zeros.items()} | {name: jnp.full_like(zeros[name][0], code)}
+                row = blank | {name: jnp.full_like(blank[name], code)}
                 outside = split.is_out_of_range(latents, row, public)
                 return jnp.zeros((), bool) if outside is None else jnp.any(outside)
 

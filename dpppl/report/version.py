@@ -1,3 +1,3 @@
 """The version of the package, also where it is imported from a checkout that is not installed."""
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"

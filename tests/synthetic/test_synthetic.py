@@ -380,14 +380,18 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     pd.DataFrame({"group": named, "answer": answer.astype(int)}).to_csv(tmp_path / "t.csv", index=False)
     columns = [{"name": "group", "categories": ["control", "treated"]}, {"name": "answer", "categories": [0, 1]}]
     (tmp_path / "schema.json").write_text(json.dumps({"columns": columns}))
-    out = tmp_path / "tables"
+    out, ledger = tmp_path / "tables", tmp_path / "t.ledger"
+    dpppl.PrivacyLedger(ledger, 5.0, 1e-4)
     command = ["synthesize", str(tmp_path / "t.csv"), "--schema", str(tmp_path / "schema.json"), "--epsilon", "4",
-               "--delta", "1e-5", "--licence", "© 2026", "--out", str(out), "--datasets", "30", "--rows", "9000"]  # fmt: skip
+               "--delta", "1e-5", "--licence", "© 2026", "--name", "week two", "--ledger", str(ledger), "--out", str(out),
+               "--datasets", "30", "--rows", "9000"]  # fmt: skip
     assert main(command) == 0
     assert "30 tables of 9,000 rows" in capsys.readouterr().out
     files = sorted(out.glob("synthetic_*.csv"))
     assert len(files) == 30 and {"report.json", "report.html", "README.txt"} <= {file.name for file in out.iterdir()}
-    assert json.loads((out / "report.json").read_text())["method"] == method
+    report = json.loads((out / "report.json").read_text())
+    assert report["method"] == method and report["name"] == "week two"
+    assert "week two" in ledger.read_text()
     estimates, variances = [], []
     for file in files:
         counts = pd.crosstab(*(pd.read_csv(file)[name] for name in ("group", "answer"))).to_numpy(float)

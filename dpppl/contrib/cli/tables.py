@@ -52,6 +52,7 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     added.add_argument("--separator", help="between the entries of the file; a comma unless given")
     added.add_argument("--decimal", default=".", help="the mark in numbers such as 1,5; a point unless given")
     added.add_argument("--ledger", help="path of the data's ledger")
+    added.add_argument("--name", help="what report and ledger call the run")
     added.add_argument("--licence", default="not stated by the owner of the data.", help="licence text of the tables")
     added.add_argument("--allow-unconverged", action="store_true", help="write tables that the verdict refuses")
 
@@ -103,7 +104,7 @@ def _synthesize(options: argparse.Namespace) -> Answer:
 def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any) -> tuple[Any, PrivacyReport, Any]:
     """Samples of the posterior, its report and its verdict: from counts of all cells where these are few, else by NoiseAware."""
     count = max(1_000, options.datasets)
-    budget = dict(target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger)
+    budget = dict(target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger, name=options.name)
     if 0 < (num_cells(schema) or 0) <= MOST_CELLS:
         found = fit_cells(secret_key(), model, schema, table, num_samples=count, **budget)
         return found.samples, found.report, found.details
