@@ -544,7 +544,7 @@ CURES = [
     ("kernel(step_size=lambda step: 'a', noise_multiplier=1.0).schedule(0, 3)", "gives no number", "dpppl.polynomial_decay(0.1)", "kernel(step_size={}, noise_multiplier=1.0).schedule(0, 3)"),
     ("mcmc(frame=True)", "frame=True goes with", "leave frame out", "mcmc()"),
     ("dpppl.MCMC(dpppl.DPSGLD(mean), **SHORT, **COST, checkpoint=path)", "takes no checkpoint", "give it the norm as a number", "mcmc(checkpoint=path)"),
-    ("svi(clipping_norm='auto', gradient='per_parameter')", "is for aligned gradients, norms that do not adapt", "clipping_norm=1.0", "svi(gradient='per_parameter', {})"),
+    ("svi(clipping_norm='auto', gradient='per_parameter')", "is for aligned gradients", "clipping_norm=1.0", "svi(gradient='per_parameter', {})"),
     ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'gradient="aligned"', "svi(clipping='centred', num_particles=2, {})"),
     ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'clipping="flat"', "svi({}, num_particles=2, gradient='per_parameter')"),
     ("svi(loss=infer.TraceGraph_ELBO())", "loss must be NumPyro's", "Trace_ELBO()", "svi(loss=infer.{})"),

@@ -137,7 +137,7 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
             ]
         )
     assert seen[0] == seen[1] and "SVI: 100%" in printed and "This run will spend" in printed
-    assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "clipping_norm", "rng_key")
+    assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "rng_key")
     kept = {
         "last_params",
         "state",
