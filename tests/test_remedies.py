@@ -160,8 +160,6 @@ def classes(law):
 categorical = classes(lambda logits: dist.Categorical(logits=logits))
 multinomial = classes(lambda logits: dist.Multinomial(total_count=1, logits=logits))
 ONE_HOT = np.eye(3, dtype=np.int32)[np.arange(N) % 3]
-SQUARE = np.eye(N, dtype=np.int32)
-
 MODELS = {
     "imputed": (imputed, (Y, Y), "x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok)", summed_out, (Y, Y, OK)),
     "imputed at places": (imputed_at, (Y, Y), "Latents stand in what site 'x' observes: if for missing values, leave them out", left_out, (Y, Y, OK)),
