@@ -160,8 +160,6 @@ def classes(law):
 categorical = classes(lambda logits: dist.Categorical(logits=logits))
 multinomial = classes(lambda logits: dist.Multinomial(total_count=1, logits=logits))
 ONE_HOT = np.eye(3, dtype=np.int32)[np.arange(N) % 3]
-SQUARE = np.eye(N, dtype=np.int32)
-
 MODELS = {
     "imputed": (imputed, (Y, Y), "x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok)", summed_out, (Y, Y, OK)),
     "imputed at places": (imputed_at, (Y, Y), "Latents stand in what site 'x' observes: if for missing values, leave them out", left_out, (Y, Y, OK)),
@@ -544,7 +542,7 @@ CURES = [
     ("kernel(step_size=lambda step: 'a', noise_multiplier=1.0).schedule(0, 3)", "gives no number", "dpppl.polynomial_decay(0.1)", "kernel(step_size={}, noise_multiplier=1.0).schedule(0, 3)"),
     ("mcmc(frame=True)", "frame=True goes with", "leave frame out", "mcmc()"),
     ("dpppl.MCMC(dpppl.DPSGLD(mean), **SHORT, **COST, checkpoint=path)", "takes no checkpoint", "give it the norm as a number", "mcmc(checkpoint=path)"),
-    ("svi(clipping_norm='auto', gradient='per_parameter')", "is for aligned gradients, norms that do not adapt", "clipping_norm=1.0", "svi(gradient='per_parameter', {})"),
+    ("svi(clipping_norm='auto', gradient='per_parameter')", "is for aligned gradients", "clipping_norm=1.0", "svi(gradient='per_parameter', {})"),
     ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'gradient="aligned"', "svi(clipping='centred', num_particles=2, {})"),
     ("svi(clipping='centred', num_particles=2, gradient='per_parameter')", "of several particles needs", 'clipping="flat"', "svi({}, num_particles=2, gradient='per_parameter')"),
     ("svi(loss=infer.TraceGraph_ELBO())", "loss must be NumPyro's", "Trace_ELBO()", "svi(loss=infer.{})"),

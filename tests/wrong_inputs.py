@@ -255,13 +255,6 @@ def model(x, y, z=None):
         numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
-def number_of_rows(y, prior):
-    """A model that takes a number, and a prior computed from it."""
-    w = numpyro.sample("w", dist.Normal(jnp.asarray(prior, float), 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
-
-
 def x(n=N):
     """The right argument, with index 0, ..., n - 1 where its rows have one."""
     return pd.Series(np.linspace(-1.0, 1.0, n), name="x")

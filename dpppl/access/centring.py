@@ -137,7 +137,7 @@ def centred_gradient(
 
 
 def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Function:
-    """`centred_gradient` for a single response with two values, from one gradient.
+    """`centred_gradient` for a single response with two values, from one gradient: chains take half of the time.
 
     The two scores are opposite, with lengths as the other's probability, so that the clipped and centred score is
     s(y) min(1, norm / longest)."""

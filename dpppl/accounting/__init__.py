@@ -24,9 +24,6 @@ from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
     calibrate_advantage,
     calibrate_noise_multiplier,
-    calibrate_num_steps,
-    calibrate_sampling_rate,
-    calibrate_step_size,
 )
 from dpppl.accounting.dp_events import from_dp_event, to_dp_event
 from dpppl.accounting.events import GaussianEvent, round_down
@@ -43,9 +40,6 @@ __all__ = [
     "TradeOff",
     "calibrate_advantage",
     "calibrate_noise_multiplier",
-    "calibrate_num_steps",
-    "calibrate_sampling_rate",
-    "calibrate_step_size",
     "compare",
     "delta",
     "epsilon",

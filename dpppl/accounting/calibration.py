@@ -1,4 +1,4 @@
-"""From a target (epsilon, delta) to a noise multiplier, a number of steps, a sampling rate or a step size."""
+"""From a target (epsilon, delta), or advantage, to a noise multiplier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dpppl.errors import ConfigurationError
 from dpppl.validation import checked, fraction
 
 _TOLERANCE = 1e-3  # of the target epsilon
-_RATES_PER_DECADE = 3
 
 
 @checked
@@ -66,98 +65,6 @@ def calibrate_advantage(
     )
 
 
-@checked
-def calibrate_num_steps(
-    make_event: Callable[[int], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
-    max_steps: int = 10**9, neighboring_relation: str | None = None,
-) -> int:  # fmt: skip
-    """Largest number of steps, at most `max_steps`, for which `make_event(num_steps)` meets the target.
-
-    - **make_event** - `make_event(num_steps)`, what would be asked of the data.
-    - **target_epsilon**, **target_delta** - the target.
-    - **accountant**, **neighboring_relation** - as for `epsilon`.
-    - **max_steps** - the most steps that are considered.
-
-    Guarantee: as for `calibrate_noise_multiplier`; one step more exceeds the target, or epsilon is within 0.1 % of it.
-
-    Raises ConfigurationError if a single step exceeds the target.
-
-    >>> from dpppl.accounting import GaussianEvent
-    >>> make_event = lambda steps: GaussianEvent(noise_multipliers=((100.0, steps),))
-    >>> calibrate_num_steps(make_event, target_epsilon=0.2, target_delta=1e-5)
-    37
-    """
-    cost = _cost(lambda steps: make_event(round(steps)), target_epsilon, target_delta, accountant, neighboring_relation)
-    steps = _search(cost, target_epsilon, "num_steps", start=1, cheaper=-1, low=1, high=max_steps, whole=True)
-    return round(steps)
-
-
-@checked
-def calibrate_step_size(
-    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
-    neighboring_relation: str | None = None,
-) -> float:  # fmt: skip
-    """Largest step size for which `make_event(step_size)` meets the target.
-
-    - **make_event** - `make_event(step_size)`, what would be asked of the data.
-    - **target_epsilon**, **target_delta** - the target.
-    - **accountant**, **neighboring_relation** - as for `epsilon`.
-
-    With Langevin noise the noise multiplier falls with the step size, so epsilon rises with it. For a schedule,
-    `make_event` takes its first step. Guarantee and errors as for `calibrate_noise_multiplier`.
-
-    >>> from dpppl.accounting import GaussianEvent
-    >>> make_event = lambda h: GaussianEvent(noise_multipliers=(((2 / h) ** 0.5, 1000),))  # C = 1, every row
-    >>> round(calibrate_step_size(make_event, target_epsilon=1.0, target_delta=1e-5), 6)
-    0.000144
-    """
-    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
-    return _search(cost, target_epsilon, "step size", start=1e-4, cheaper=-1, low=1e-18, high=1e6)
-
-
-@checked
-def calibrate_sampling_rate(
-    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto", *,
-    largest: bool = True, min_rate: float = 1e-6, neighboring_relation: str | None = None,
-) -> float:  # fmt: skip
-    """Largest (or smallest) sampling rate in [min_rate, 1] for which `make_event(rate)` meets the target.
-
-    - **make_event** - `make_event(rate)`, what would be asked of the data.
-    - **target_epsilon**, **target_delta** - the target.
-    - **accountant**, **neighboring_relation** - as for `epsilon`.
-    - **largest** - whether to look for the largest rate, or for the smallest.
-    - **min_rate** - the smallest rate that is considered.
-
-    With a fixed noise multiplier epsilon rises with the rate; with Langevin noise it falls. No direction is assumed:
-    three rates a decade are tried from the preferred end, then the edge of the first one that meets the target is
-    refined. Guarantee as for `calibrate_noise_multiplier`.
-
-    Raises ConfigurationError if none of the rates tried meets the target.
-
-    >>> from dpppl.accounting import GaussianEvent
-    >>> make_event = lambda rate: GaussianEvent(noise_multipliers=((100.0, 1000),), sampling_rate=rate)
-    >>> calibrate_sampling_rate(make_event, target_epsilon=5.0, target_delta=1e-5)
-    1.0
-    """
-    if not 0 < min_rate <= 1:
-        raise ConfigurationError(f"min_rate {min_rate} must be in (0, 1].")
-    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
-    count = math.ceil(-math.log10(min_rate) * _RATES_PER_DECADE)
-    rates = [1.0] + [max(min_rate, 10 ** (-i / _RATES_PER_DECADE)) for i in range(1, count + 1)]
-    previous = None
-    for rate in rates if largest else reversed(rates):
-        value = cost(rate)
-        if value <= target_epsilon:
-            if previous is None:
-                return rate
-            return _refine(cost, target_epsilon, (rate, value), previous)
-        previous = (rate, value)
-    raise ConfigurationError(
-        f"no sampling rate between {min_rate} and 1 gives epsilon {target_epsilon} at delta {target_delta}; "
-        "use more noise, fewer steps or a larger epsilon."
-    )
-
-
 def _cost(
     make_event: Callable[..., Events], target_epsilon: float, target_delta: float, accountant: str,
     neighboring_relation: str | None, group_size: int = 1,
@@ -180,7 +87,7 @@ def _cost(
 
 def _search(
     cost: Callable[[float], float], target: float, name: str, *, start: float, cheaper: int, low: float, high: float,
-    whole: bool = False, what: str = "epsilon",
+    what: str = "epsilon",
 ) -> float:  # fmt: skip
     """Walk from `start` until both a value that meets the target and one that does not are known, then refine."""
     good = bad = first = None
@@ -207,21 +114,18 @@ def _search(
             return value
         step = math.exp(min(max(1.2 * abs(math.log(spent / target)), 0.05), 3.0)) if 0 < spent < math.inf else 20.0
         value = min(value * step, high) if end == high else max(value / step, low)
-        if whole:
-            value = math.ceil(value) if end == high else math.floor(value)
-    return _refine(cost, target, good, bad, whole)
+    return _refine(cost, target, good, bad)
 
 
 def _refine(
-    cost: Callable[[float], float], target: float, good: tuple[float, float], bad: tuple[float, float],
-    whole: bool = False,
-) -> float:  # fmt: skip
+    cost: Callable[[float], float], target: float, good: tuple[float, float], bad: tuple[float, float]
+) -> float:
     """A value that meets the target within the tolerance, or next to one that does not, between good and bad ones.
 
     `good` and `bad` are pairs (value, epsilon). Secants of log epsilon against log value, which is close to linear."""
     known = [good, bad]
     for attempt in range(200):
-        if good[1] >= target * (1 - _TOLERANCE) or abs(good[0] - bad[0]) <= (1 if whole else 1e-9 * good[0]):
+        if good[1] >= target * (1 - _TOLERANCE) or abs(good[0] - bad[0]) <= 1e-9 * good[0]:
             break
         value = math.sqrt(good[0] * bad[0])
         nearest = sorted((abs(math.log(e / target)), x, e) for x, e in known if 0 < e < math.inf)[:2]
@@ -232,8 +136,6 @@ def _refine(
             value = x0 * math.exp(min(max(way, -50.0), 50.0))  # where the cost hardly depends on the value
         edges = [good[0] * (bad[0] / good[0]) ** share for share in (0.02, 0.98)]
         value = min(max(value, min(edges)), max(edges))
-        if whole:
-            value = min(max(round(value), min(good[0], bad[0]) + 1), max(good[0], bad[0]) - 1)
         spent = cost(value)
         known.append((value, spent))
         if spent <= target:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.published.owners import Array, Facts, Mixture, Owner, digest_of
+from dpppl.published.owners import Array, Facts, Mixture, Owner, content_digest
 from dpppl.published.supports import KINDS, Site, dimension_of
 from dpppl.types import Tree
 
@@ -89,7 +89,7 @@ def _parsed(path: str | os.PathLike[str]) -> tuple[tuple[Site, ...], tuple[Owner
 
 def _digest(head: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
     """Of all that a file holds but the digest itself."""
-    return digest_of(json.dumps(head, sort_keys=True, allow_nan=False), arrays)
+    return content_digest(json.dumps(head, sort_keys=True, allow_nan=False), arrays)
 
 
 def _members(path: str | os.PathLike[str]) -> dict[str, Array]:

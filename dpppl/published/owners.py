@@ -127,10 +127,10 @@ class Owner:
     @cached_property
     def digest(self) -> str:
         """A digest of the arrays, which tells one release from another."""
-        return digest_of("", self.mixture._asdict())
+        return content_digest("", self.mixture._asdict())
 
 
-def digest_of(text: str, arrays: Mapping[str, Array]) -> str:
+def content_digest(text: str, arrays: Mapping[str, Array]) -> str:
     """A digest of a text and of arrays by name."""
     found = hashlib.sha256(text.encode())
     for name in sorted(arrays):

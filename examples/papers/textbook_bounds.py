@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from dpppl.accounting import accountants
 from dpppl.accounting.accountants import check_delta
-from dpppl.accounting.calibration import calibrate_step_size
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
@@ -250,27 +250,23 @@ def largest_step_size(
     Neighbouring data sets differ by zeroing out one row, and Langevin noise is the only noise.
 
     Guarantee: the returned step's own epsilon, by the accountant named, is at most `epsilon`.
-    Raises ConfigurationError as `calibrate_step_size` does.
+    Raises ValueError where no step between 1e-12 and 1e3 meets the target.
 
     >>> setting = dict(num_data=50_000, num_steps=10_000, clipping_norm=1.0, sampling_rate=1.0)
     >>> round(largest_step_size(0.1, 1e-5, **setting), 5)
     0.00528
     """
     _check_steps(epsilon, delta, num_data, num_steps, clipping_norm)
-    return calibrate_step_size(
-        lambda step_size: langevin_event(
-            step_size,
-            num_data=num_data,
-            num_steps=num_steps,
-            clipping_norm=clipping_norm,
-            sampling_rate=sampling_rate,
-            power=power,
-            max_values=max_values,
-        ),
-        epsilon,
-        delta,
-        accountant,
+    settings: Any = dict(
+        num_data=num_data, num_steps=num_steps, clipping_norm=clipping_norm, sampling_rate=sampling_rate
     )
+    settings |= dict(power=power, max_values=max_values)
+
+    def excess(log_step: float) -> float:
+        event = langevin_event(math.exp(log_step), **settings)
+        return float(np.log(np.clip(accountants.epsilon(event, delta, accountant) / epsilon, 1e-9, 1e9))) + 5e-4
+
+    return math.exp(brentq(excess, math.log(1e-12), math.log(1e3), xtol=2e-4))
 
 
 def langevin_event(

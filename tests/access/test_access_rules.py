@@ -17,7 +17,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import Sharded
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.row_program import passes
-from dpppl.subsampling import FullBatch, Poisson
+from dpppl.subsampling import FullBatch
 from dpppl.subsampling.scheme import Selection
 
 FLAT = Flat(1.0)
@@ -136,18 +136,6 @@ def test_rows_are_counted_with_and_without_a_mask():
     gradients, zeros = {"a": jnp.array([[0.1], [3.0]])}, jnp.zeros((2, 3), jnp.float32)
     assert with_count(FLAT)((gradients, zeros), None)[1][:, 0].tolist() == [-0.5, 0.5]
     assert with_count(FLAT)((gradients, zeros), jnp.array([False, True]))[1][:, 0].tolist() == [0.0, 0.5]
-
-
-def test_settings_of_a_mechanism():
-    full = Mechanism(clipping=FLAT, subsampling=FullBatch())
-    for strategy in ("auto", "vmap", "microbatch", "ghost"):
-        assert Mechanism(clipping=FLAT, subsampling=FullBatch(), strategy=strategy).strategy == strategy
-    with pytest.raises(ConfigurationError, match="gradient_strategy must be"):
-        Mechanism(clipping=FLAT, subsampling=FullBatch(), strategy="fast")
-    assert not full.counts and Mechanism(clipping=FLAT, subsampling=FullBatch(), count_share=0.1).counts
-    noises = np.linspace(1.0, 2.0, 200)
-    assert len(full.event(noises).noise_multipliers) == 200
-    assert len(Mechanism(clipping=FLAT, subsampling=Poisson(0.1)).event(noises).noise_multipliers) == 64
 
 
 def log_likelihood(z, row, public):

@@ -18,7 +18,7 @@ from dpppl.access import centring
 from dpppl.access.centring import ROW_NUMBER
 from dpppl.access.clipping import Centred
 from dpppl.access.mechanism import Mechanism
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from models.linear_regression import linear_regression
@@ -188,13 +188,6 @@ def test_several_positions_are_clipped_each_around_its_own_centre():
     together = total([0.0, 0.5], 0.4 * 2**0.5, 2)
     np.testing.assert_allclose(together, [total(0.0, 0.4), total(0.5, 0.4)], atol=0.01)
     assert np.all(np.abs(np.diff(together)) > 1.0)
-
-
-def test_one_norm_for_all_sites():
-    with pytest.raises(ConfigurationError, match="clipping_norm must be a positive"):
-        dpppl.DPSGLD(gaussian, clipping_norm={"weights": 1.0}, clipping="centred")
-    with pytest.raises(ConfigurationError, match='"flat" or "centred"'):
-        dpppl.DPSGLD(gaussian, clipping_norm=1.0, clipping="central")
 
 
 @pytest.mark.slow

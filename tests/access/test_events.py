@@ -1,15 +1,11 @@
 """What an access costs, which settings it takes and whose classes: nothing is compiled."""
 
-from dataclasses import replace
-
-import jax
 import numpy as np
 import pytest
 
 from dpppl.access.clipping import Centred, Flat, british, clipping_of
-from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ACCOUNTED, Mechanism
-from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.errors import ConfigurationError
 from dpppl.randomness.discrete_gaussian import FAILURE_PROBABILITY
 from dpppl.subsampling import FullBatch, Poisson
 
@@ -95,44 +91,3 @@ def test_settings_of_clipping():
         with pytest.raises(ConfigurationError):
             Flat(norm)
     assert Flat(1e18).clipping_norm == 1e18 and Flat(1e-30).clipping_norm == 1e-30
-
-
-class Loose(Flat):
-    """Clips nothing."""
-
-    def clip(self, gradients, mask):
-        return gradients
-
-
-class EveryRow(FullBatch):
-    """Draws as it likes."""
-
-
-class Noiseless(Mechanism):
-    """Adds no noise."""
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [door(), replace(door(), clipping=Loose(1.0)), replace(door(), subsampling=EveryRow()),
-     Noiseless(clipping=Flat(1.0), subsampling=FullBatch())],
-    ids=["its own", "Loose", "EveryRow", "Noiseless"],
-)  # fmt: skip
-def test_the_door_takes_its_own_classes_alone(mechanism):
-    """And rows of one number; nothing is compiled for that."""
-
-    def asked(*rows):
-        likelihood = lambda z, row, _: z * row[0]  # noqa: E731
-        found = noisy_sum(
-            mechanism, likelihood, np.float32(0.0), rows, None, key=jax.random.key(0), noise_multiplier=2.0
-        )
-        return found.total
-
-    rows = np.ones(5, np.float32)
-    if mechanism == door():
-        assert jax.eval_shape(asked, rows, rows).shape == ()
-        with pytest.raises(ConfigurationError, match="equally many rows"):
-            jax.eval_shape(asked, rows, rows[:4])
-    else:
-        with pytest.raises(PrivacyLeakError, match="the door takes dpppl's own Mechanism"):
-            jax.eval_shape(asked, rows, rows)

@@ -18,7 +18,7 @@ from dpppl.access.door import noisy_sum
 from dpppl.access.drawn import Drawn
 from dpppl.access.factors import Form, plan, restored
 from dpppl.access.mechanism import Mechanism
-from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.errors import PrivacyLeakError
 from dpppl.subsampling import FullBatch, Poisson
 
 pytestmark = pytest.mark.numerical
@@ -390,13 +390,6 @@ def test_auto_takes_factors_where_they_save_much(equations):
     key = jax.random.key(0)
     assert largest() == largest(strategy="ghost") <= 64 * 170
     assert min(largest(strategy="vmap"), largest(discretise=True)) >= 16 * 20 * 150
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigurationError, match="discretise"):
-        Mechanism(clipping=Flat(1.0), subsampling=FullBatch(), strategy="ghost", discretise=True)
-    with pytest.raises(ConfigurationError, match="gradient_strategy"):
-        Mechanism(clipping=Flat(1.0), subsampling=FullBatch(), strategy="fast")
 
 
 def test_what_a_derivative_does_is_checked():

@@ -13,9 +13,6 @@ from dpppl.accounting import (
     SelectionEvent,
     accountants,
     calibrate_noise_multiplier,
-    calibrate_num_steps,
-    calibrate_sampling_rate,
-    calibrate_step_size,
     delta,
     epsilon,
     from_dp_event,
@@ -442,46 +439,9 @@ class TestCalibration:
     def test_unreachable_targets(self):
         with pytest.raises(ConfigurationError, match="cannot be met"):
             calibrate_noise_multiplier(lambda s: event(s, failure_probability=1e-5), 1.0, 1e-5)
-        with pytest.raises(ConfigurationError, match="cannot be met"):
-            calibrate_num_steps(lambda steps: event(0.5, steps), 1.0, 1e-5)
-        with pytest.raises(ConfigurationError, match="no sampling rate"):
-            calibrate_sampling_rate(lambda rate: event(0.5, 10, rate), 0.1, 1e-9, min_rate=0.1)
         for bad in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ConfigurationError, match="target_epsilon"):
                 calibrate_noise_multiplier(event, bad, 1e-5)
-
-    def test_num_steps(self):
-        steps = calibrate_num_steps(lambda steps: event(100.0, steps), 0.2, 1e-5)
-        assert epsilon(event(100.0, steps), 1e-5) <= 0.2 < epsilon(event(100.0, steps + 1), 1e-5)
-        steps = calibrate_num_steps(lambda steps: event(1.0, steps, 0.005), 1.0, 1e-5)
-        assert 0.999 <= epsilon(event(1.0, steps, 0.005), 1e-5) <= 1
-        assert calibrate_num_steps(lambda steps: event(1e9, steps), 1.0, 1e-5, max_steps=500) == 500
-
-    def test_step_size(self):
-        def langevin(step_size, rate=1.0, steps=1000):
-            return event(math.sqrt(2 / step_size) * rate, steps, rate)
-
-        step_size = calibrate_step_size(langevin, 1.0, 1e-5)
-        mu = math.sqrt(1000 * step_size / 2)
-        assert 0.999 <= epsilon(event(1 / mu), 1e-5) <= 1
-        step_size = calibrate_step_size(lambda h: langevin(h, 0.01), 1.0, 1e-5)
-        assert step_size == pytest.approx(1e-4, rel=0.02)  # SPEC: h = 1e-4 at rate .01 costs 1.00
-
-    def test_sampling_rate_assumes_no_direction(self):
-        def fixed_noise(rate):
-            return event(1.0, 1000, rate)
-
-        def langevin(rate):
-            return event(math.sqrt(2 / 1e-4) * rate, 1000, rate)
-
-        rate = calibrate_sampling_rate(fixed_noise, 1.0, 1e-5)
-        assert 0.005 < rate < 0.01 and 0.999 <= epsilon(fixed_noise(rate), 1e-5) <= 1
-        assert calibrate_sampling_rate(fixed_noise, 1.0, 1e-5, largest=False) == 1e-6
-        assert calibrate_sampling_rate(langevin, 1.0, 1e-5) == 1.0
-        smallest = calibrate_sampling_rate(langevin, 1.5, 1e-5, largest=False, min_rate=1e-3)
-        assert 0.002 < smallest < 0.01 and 0.995 * 1.5 <= epsilon(langevin(smallest), 1e-5) <= 1.5
-        with pytest.raises(ConfigurationError, match="min_rate"):
-            calibrate_sampling_rate(langevin, 1.5, 1e-5, min_rate=0.0)
 
 
 def leaky(beta, rate=0.01, noise=2.0, count=5, **options):

@@ -1,10 +1,10 @@
-"""How settings are searched for: few tries, never above the target, and the last whole number that meets it."""
+"""How settings are searched for: few tries, and never above the target."""
 
 import math
 
 import pytest
 
-from dpppl.accounting import GaussianEvent, calibrate_sampling_rate, calibration, curves
+from dpppl.accounting import calibration, curves
 from dpppl.accounting.curves import Curve
 
 
@@ -42,30 +42,6 @@ def test_a_cost_that_jumps_is_met_from_below_by_halving():
 
     found = calibration._refine(cost, 1.0, (1.0, 0.1), (100.0, 5.0))
     assert 7.3 - 1e-6 < found < 7.3 and len(tried) < 150
-
-
-@pytest.mark.parametrize("target", [10.0, 10.5, 2.0, 98.9])
-def test_the_last_whole_number_that_meets_the_target_is_found(target):
-    tried = []
-
-    def cost(value):
-        tried.append(value)
-        return float(value)
-
-    assert calibration._refine(cost, target, (1, 1.0), (100, 100.0), whole=True) == math.floor(target)
-    assert all(value == int(value) and 1 < value < 100 for value in tried) and len(set(tried)) == len(tried)
-
-
-def test_rates_are_tried_three_to_a_decade():
-    tried = []
-
-    def make(rate):
-        tried.append(rate)
-        return GaussianEvent(noise_multipliers=((1.0, 1000),), sampling_rate=rate)
-
-    rate = calibrate_sampling_rate(make, target_epsilon=1.0, target_delta=1e-5)
-    assert 10 ** (-7 / 3) < rate < 10 ** (-6 / 3)
-    assert tried[:7] == pytest.approx([10 ** (-number / 3) for number in range(7)])
 
 
 def test_a_group_that_no_epsilon_covers_has_an_infinite_one():

@@ -353,14 +353,6 @@ def test_whole_numbers_beyond_the_range_do_not_wrap_round():
     assert fitted(np.array([-1]), np.dtype(np.uint32)).tolist() == [0]
 
 
-def test_a_shuffled_data_set_is_to_be_stored(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict({"y": Y.tolist()})
-    with pytest.raises(ConfigurationError, match="flatten_indices"):
-        from_disk(data.shuffle(seed=0))
-    np.testing.assert_array_equal(from_disk(data).read(0, N), Y)
-
-
 HEADERS = {  # text, the column asked for, what is found, or words of the refusal
     "semicolons": (
         "a;b\n1;2\n3;4\n",

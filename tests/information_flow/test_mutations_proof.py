@@ -199,7 +199,7 @@ MUTATIONS = [
     Mutation("one site's norm for all", "dpppl.access.clipping:scaled",
              "sum(_squared_norm(leaf) for leaf in jax.tree.leaves(units))", "_squared_norm(jax.tree.leaves(units)[0])",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (5, "microbatch")),
-    Mutation("counts of rows that were not drawn", "dpppl.access.clipping:with_count", "counted if mask is None else", "counted if True else",
+    Mutation("counts of rows that were not drawn", "dpppl.access.clipping:with_count", "counts if mask is None else", "counts if True else",
              "test_mechanism:test_rows_that_were_not_drawn_are_not_counted"),
     Mutation("a ChaCha20 fold of 16 bits", "dpppl.randomness.chacha:_folded_words", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
              "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (found("dpppl.randomness.chacha:chacha20"),)),

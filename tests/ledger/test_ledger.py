@@ -1,5 +1,6 @@
 """A budget in a file: nothing is looked at without a charge, nothing is lost, whoever is killed and whenever."""
 
+import bisect
 import contextlib
 import copy
 import dataclasses
@@ -113,8 +114,11 @@ def test_the_budget_is_what_the_accountant_says(path):
     for fit in (1, 2, 3, 5, 10, 20, 50, 100):
         assert whole.room(gaussian(ROOM // fit))[0] == fit
     # what remains is an epsilon at the same delta: mu^2 adds up, epsilon does not
-    largest = accounting.calibrate_num_steps(lambda n: gaussian(n, 1000.0), ledger.remaining(), DELTA)
-    assert ledger.admits(gaussian(largest, 1000.0)) and not ledger.admits(gaussian(round(1.001 * largest), 1000.0))
+    cost = lambda n: accounting.epsilon(gaussian(n, 1000.0), DELTA)  # noqa: E731
+    largest = bisect.bisect_right(range(1, 10**6), ledger.remaining(), key=cost)
+    assert ledger.admits(gaussian(largest, 1000.0)) and not ledger.admits(
+        gaussian(largest + largest // 1000 + 1, 1000.0)
+    )
     assert len(ledger.events) == 1 and ledger.charged_steps("a") == range(100) and not ledger.charged_steps("b")
 
 

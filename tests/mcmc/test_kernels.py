@@ -483,11 +483,3 @@ def test_a_schedule_that_wraps_is_accounted_as_it_is_run(x64, kernel):
     if x64:  # counts of 64 bits would be accounted otherwise
         wide = np.asarray(jax.vmap(told.step_and_noise)(jnp.arange(12_000))[1], np.float64)
         assert np.any(wide * (1 - 4e-6) > device)
-
-
-def test_a_schedule_that_returns_text_is_refused():
-    kernel = dpppl.DPSGLD(lambda y: None, clipping_norm=1.0, step_size=lambda step: "0.1", noise_multiplier=1.0)
-    with pytest.raises(
-        dpppl.ConfigurationError, match="step_size, called with the number of a step, gives no number: it is text"
-    ):
-        kernel.schedule(0, 3)

@@ -83,13 +83,6 @@ def test_the_program_of_a_row_knows_the_likelihood_and_neither_prior_nor_rows():
     assert one != two and digest_of(knots) != digest_of(2.0 * knots)
 
 
-def test_it_needs_a_run():
-    run = dpppl.NoiseAware(regression, target_epsilon=1.0, target_delta=1e-5)
-    for call in (run.likelihood, lambda: run.sensitivity(jax.random.key(0), {"own": {}})):
-        with pytest.raises(dpppl.ConfigurationError, match="`run` must be called"):
-            call()
-
-
 @pytest.mark.slow
 def test_a_run_gives_the_likelihood_of_its_own_posterior(tmp_path):
     """Of 2,000 draws, means and sds within .15 and 15 % of each other, at five sds of their errors."""

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,8 @@ from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.report import render, risk
 from dpppl.report.version import VERSION
+
+_MOST_STEPS = 10**9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,9 +155,21 @@ def _calibrate(options: argparse.Namespace) -> Answer:
     elif noise is None:
         noise = accounting.calibrate_noise_multiplier(lambda sigma: _event(options, sigma, steps), **target)
     else:
-        steps = accounting.calibrate_num_steps(lambda count: _event(options, noise, count), **target)
+        steps = _most_steps(options, noise)
     document, text = _cost(options, noise, steps)
     return document, f"noise multiplier {noise:.6g} for {steps} steps: {text}"
+
+
+def _most_steps(options: argparse.Namespace, noise: float) -> int:
+    """The most steps with this noise that meet the target."""
+    most, cost = 1, lambda count: accounting.epsilon(_event(options, noise, count), options.delta, options.accountant)
+    while cost(most) <= options.epsilon and most < _MOST_STEPS:
+        most *= 2
+    if most == 1:
+        raise ConfigurationError(
+            f"one step costs epsilon {cost(1):.4g}, more than {options.epsilon:g}: use more noise."
+        )
+    return bisect_right(range(1, most), options.epsilon, key=cost)
 
 
 def _plan(options: argparse.Namespace) -> Answer:
