@@ -218,7 +218,10 @@ def priors(name, model, args):
 def tables():
     """Tables of owners and of priors, put into the page."""
     found = json.loads((FOLDER / "owners.json").read_text())
-    lines = ["| data, cut | owners | mass | rms | width | theory | runs refused | pools not to be read |", "|" + "---|" * 8]
+    lines = [
+        "| data, cut | owners | mass | rms | width | theory | runs refused | pools not to be read |",
+        "|" + "---|" * 8,
+    ]
     cells = [(*cell.split(", "), numbers) for cell, numbers in found.items() if "mass" in numbers]
     for name, cut, count, numbers in sorted(cells, key=lambda cell: (cell[0], cell[1], int(cell[2]))):
         mean = {which: np.mean(values) for which, values in numbers.items()}
