@@ -103,7 +103,8 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
     error = candidates * expected.noise / unit_a * np.sqrt(2.0 * width) * dimension / (informed * (sizes @ roots.mass))
     # Early looks correct a curvature for what its bound cuts off, on average over directions.
     late = expected.is_late
-    loss = (error / (1.0 if late else kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2
+    # `error` is the noise's largest eigenvalue; a mean is moved by half of it, the root mean square over directions.
+    loss = (error * (0.5 if late else 1.0 / kept)) ** 2 + ((1.0 if late else _UNEVEN) * (1.0 - kept)) ** 2
     typical = norms.quantile(0.5)  # a score is about as long as its curvature's root, or shorter
     best = int(np.argmin(np.where(candidates >= typical * min(typical, norm) / 2.0, loss, np.inf)))
     bound = float(candidates[best])
