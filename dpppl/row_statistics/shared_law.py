@@ -1,4 +1,4 @@
-"""Rows of one law: scores from one table, which no row enters. 8,000 rows, 384 cells: 12 s of processor; by rows over 5 minutes."""
+"""Rows of one law: scores from one table, which no row enters: 8,000 rows of 384 cells in 57 s; by rows not within 300 s."""
 
 from typing import NamedTuple
 
