@@ -143,7 +143,9 @@ class _Stop(BaseException):
 class SitesAlone(Messenger):
     """`data_free`, left after the last site that is not hidden, and without a value.
 
-    So no operation on rows alone is compiled for itself where all latents are drawn before, as in networks."""
+    So no operation on rows alone is compiled for itself where all latents are drawn before, as in networks.
+
+    - **model**, **split**, **public** - as for `data_free`."""
 
     def __init__(self, model: Function, split: SplitModel, public: Arrays) -> None:
         super().__init__(data_free(model, split, public))
