@@ -174,7 +174,7 @@ ROOMS = {
     "findings": ("findings", 551, 430),
     "report": ("report", 965, 800),
     "mcmc": ("mcmc", 2_617, 1_400),
-    "svi": ("svi", 2_605, 1_400),
+    "svi": ("svi", 2_610, 1_400),
     "row_statistics": ("row_statistics", 1_616, 700),
     "published": ("published", 899, 700),
     "noise_aware": ("noise_aware", 2_732, 900),
