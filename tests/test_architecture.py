@@ -174,10 +174,10 @@ ROOMS = {
     "findings": ("findings", 549, 430),
     "report": ("report", 965, 800),
     "mcmc": ("mcmc", 2_608, 1_400),
-    "svi": ("svi", 2_574, 1_400),
+    "svi": ("svi", 2_579, 1_400),
     "row_statistics": ("row_statistics", 1_619, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_857, 900),
+    "noise_aware": ("noise_aware", 2_858, 900),
     "contrib": ("contrib", 4_177, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

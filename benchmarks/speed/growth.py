@@ -5,12 +5,19 @@ categories those of a softmax regression with 4 covariates, and sites have 3 wei
 one run of each size; the exponent is the slope of logarithms over the last three sizes, where what is fixed weighs least.
 "Before" is the run without its chunks: tracing, the proof, compiling, the budget.
 
+`--beside` measures whole runs on full batches, steps compared with NumPyro's: seconds of a processor and the peak of memory of a
+process each, JSON on request. NUTS takes 100 draws and 100 of warm-up, whatever the number of steps.
+
 python benchmarks/speed/growth.py [--series rows "all rows" latents categories sites] [--most-rows 1e7] [--folder FOLDER]
+python benchmarks/speed/growth.py --beside [--most-rows 1e6] [--json docs/results/growth.json]
 """
 
 import argparse
+import json
 import math
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -125,6 +132,62 @@ def measured(method, series, size, folder):
     return 1e6 * float(np.median([seconds / count for seconds, count in chunks[1:] if count])), before
 
 
+def whole_run(method, num_rows, columns, steps):
+    """Seconds of a processor of a first and of a second run in this process, and its peak of memory, as a JSON line."""
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.standard_normal((num_rows, columns), np.float32))
+    y = (x[:, 0] > 0).astype(jnp.float32)
+    budget = dict(target_epsilon=3.0, target_delta=1e-9, print_cost=False)
+    clipped = dict(clipping_norm=1.0, subsampling=dpppl.FullBatch())
+
+    def run(seed):
+        key = jax.random.key(seed)
+        if method == "NUTS":
+            mcmc = numpyro.infer.MCMC(numpyro.infer.NUTS(linear), num_warmup=100, num_samples=100, progress_bar=False)
+            return mcmc.run(key, x, y) or mcmc.get_samples()
+        if method == "NumPyro SVI":
+            svi = numpyro.infer.SVI(linear, AutoNormal(linear), optax.adam(1e-3), numpyro.infer.TraceMeanField_ELBO())
+            return svi.run(key, steps, x, y, progress_bar=False).params
+        if method == "SVI":
+            svi = dpppl.SVI(linear, AutoNormal(linear), optax.adam(1e-3), **clipped, **budget)
+            return svi.run(dpppl.secret_key(), steps, x, y, progress_bar=False).last_params
+        mcmc = dpppl.MCMC(
+            dpppl.DPSGLD(linear, **clipped), num_warmup=0, num_samples=steps, progress_bar=False, **budget
+        )
+        mcmc.run(dpppl.secret_key(), x, y)
+        return mcmc.get_samples()
+
+    seconds = []
+    for seed in range(2):
+        start = time.process_time()
+        jax.block_until_ready(run(seed))
+        seconds.append(round(time.process_time() - start, 2))
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(json.dumps({"first": seconds[0], "second": seconds[1], "peak_mib": peak}))
+
+
+BESIDE = (
+    [(10**k, 12, 100) for k in (3, 4, 5, 6)] + [(10**5, d, 100) for d in (3, 50)] + [(10**4, 12, 10**k) for k in (3, 4)]
+)
+"""Rows, columns and steps."""
+
+
+def beside(most_rows, path):
+    """All cells of BESIDE, each in a process of its own."""
+    methods, found = ("MCMC", "SVI", "NumPyro SVI", "NUTS"), []
+    print(f"| rows, columns, steps | {' | '.join(methods)} |\n|---" + "|---" * len(methods) + "|")
+    for cell in (cell for cell in BESIDE if cell[0] <= most_rows):
+        shown = []
+        for method in methods:
+            command = [sys.executable, __file__, "--worker", method, *map(str, cell)]
+            line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1]
+            found.append({"rows": cell[0], "columns": cell[1], "steps": cell[2], "method": method} | json.loads(line))
+            shown.append("{first}, {second}; {peak_mib}".format(**found[-1]))
+        print(f"| {', '.join(f'{size:,}' for size in cell)} | {' | '.join(shown)} |", flush=True)
+        if path:
+            Path(path).write_text(json.dumps(found, indent=1) + "\n")
+
+
 def exponent(sizes, values):
     """The slope of logarithms over the last three sizes."""
     return float(np.polyfit(np.log(sizes[-3:]), np.log(values[-3:]), 1)[0])
@@ -138,7 +201,14 @@ def main():
         "--most-rows", type=float, default=1e8, help="4.4 GB of disk at 1e8; all rows go to a tenth of it"
     )
     parser.add_argument("--folder", help="where the files of rows are kept; by default a temporary one")
+    parser.add_argument("--beside", action="store_true", help="whole runs beside NUTS and NumPyro's SVI, instead")
+    parser.add_argument("--json", help="where --beside writes")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.worker:
+        return whole_run(args.worker[0], *map(int, args.worker[1:]))
+    if args.beside:
+        return beside(args.most_rows, args.json)
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = args.folder or temporary
         print("| of | method | sizes | us a step | exponent | expected | s before | exponent |\n" + "|---" * 8 + "|")

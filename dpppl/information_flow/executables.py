@@ -25,7 +25,7 @@ from dpppl.types import Atom, Function, Traced, Tree
 MOST = 128
 """Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
 
-_FEW = 4 * 10**6
+_FEW = 10**7
 # Compiles in half of the time, to programs that run as fast. Other versions may not know the option.
 _LEAN = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else {}
 _QUICK = _LEAN | {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
@@ -60,8 +60,8 @@ class Lowered:
                 function = _latest(_functions, _form(closed), function)
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
-        few = on_cpu and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: dict[str, Tree] | None = (_QUICK if quickly else _LEAN) if few else None
+        is_quick = quickly and is_small(*closed.in_avals, *closed.out_avals)
+        self._options: dict[str, Tree] | None = (_QUICK if is_quick else _LEAN) if on_cpu else None
         divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
