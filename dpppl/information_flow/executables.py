@@ -60,8 +60,8 @@ class Lowered:
                 function = _latest(_functions, _form(closed), function)
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
-        is_quick = quickly and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: dict[str, Tree] | None = (_QUICK if is_quick else _LEAN) if on_cpu else None
+        few = on_cpu and is_small(*closed.in_avals, *closed.out_avals)
+        self._options: dict[str, Tree] | None = (_QUICK if quickly else _LEAN) if few else None
         divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
