@@ -174,7 +174,7 @@ ROOMS = {
     "findings": ("findings", 549, 430),
     "report": ("report", 965, 800),
     "mcmc": ("mcmc", 2_608, 1_400),
-    "svi": ("svi", 2_579, 1_400),
+    "svi": ("svi", 2_574, 1_400),
     "row_statistics": ("row_statistics", 1_619, 700),
     "published": ("published", 939, 700),
     "noise_aware": ("noise_aware", 2_858, 900),

@@ -150,15 +150,14 @@ class SVI(SVIByHand):
         """Run `num_steps` steps, as `numpyro.infer.SVI.run`; prints what they will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
-        - **num_steps** - steps, each one access; None: 400, of a wide model 200.
+        - **num_steps** - steps, each one access; None: 400.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`. Later runs
           keep the norm of the first histogram; their steps count rows that are clipped or do not inform the posterior.
         - **progress_bar** - whether to show one.
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
-        is_chosen = num_steps is not None
-        num_steps = positive_integer(num_steps if is_chosen else optimizers.NUM_STEPS, name="num_steps")
+        num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if init_state is None and isinstance(self._optim, MovedOptimizer):
             self._optim = MovedOptimizer(num_steps, self._optim.movement)
         elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
@@ -172,10 +171,6 @@ class SVI(SVIByHand):
                 # A stream of its own: whatever else is made from this key has other noise.
                 objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
                 check_num_data(self.num_data, objective.split.num_rows)
-                if not is_chosen and objective.wide_scale is not None:
-                    num_steps //= 2
-                    if init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer):
-                        self._optim = optimizers.DefaultOptimizer(num_steps)
                 if init_state is not None:
                     check_state(init_state, "init_state", self.optim)
                     state = continued(init_state, state)

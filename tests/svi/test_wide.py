@@ -53,15 +53,6 @@ def test_a_wide_model_is_clipped_flat_at_a_public_norm_in_batches():
 
 
 @pytest.mark.slow
-def test_a_wide_model_takes_half_the_steps():
-    """The optimiser's schedule, too. A number of the user's own stays."""
-    svi = fitted(num_steps=None)
-    assert svi.privacy_report().events[0].noise_multipliers[0][1] == 200 and is_public_norm(svi, 200)
-    assert svi.optim.num_steps == 200
-    assert fitted(num_steps=5).optim.num_steps == 5
-
-
-@pytest.mark.slow
 def test_what_the_user_chose_stays():
     assert type(fitted(clipping="centred").mechanism.clipping) is Centred
     mine = fitted(subsampling=Poisson(0.1))
