@@ -219,14 +219,14 @@ def tables():
     """Tables of owners and of priors, put into the page."""
     found = json.loads((FOLDER / "owners.json").read_text())
     lines = [
-        "| data, cut | owners | mass | rms | width | theory | runs refused | pools not to be read |",
+        "| data, cut | owners | mass | rms | width | theory | runs refused | pools: read, care, do not read |",
         "|" + "---|" * 8,
     ]
     cells = [(*cell.split(", "), numbers) for cell, numbers in found.items() if "mass" in numbers]
     for name, cut, count, numbers in sorted(cells, key=lambda cell: (cell[0], cell[1], int(cell[2]))):
         mean = {which: np.mean(values) for which, values in numbers.items()}
         runs, levels = int(count) * len(numbers["mass"]), numbers.get("told", ())
-        told = f"{sum(level == 2 for level in levels)} of {len(levels)}" if levels else ""
+        told = ", ".join(str(levels.count(level)) for level in range(3)) if levels else ""
         lines.append(
             f"| {name}, {'all rows' if count == '1' else cut} | {count} | {mean['mass']:.2f} | {mean['rms']:.2f} | {mean['width']:.2f} | "
             f"{numbers['theory'] or 'none'} | {sum(numbers['refused']):.0f} of {runs} | "
