@@ -133,7 +133,7 @@ def keys_drawn_from(mechanism, step, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(jax.random, "bits", noting)
-        arguments = None, jax.random.key(0), jnp.asarray(1.0), jnp.asarray(step), jnp.asarray(1.0, jnp.float32)
+        arguments = None, jax.random.key(0), jnp.asarray(1.0), jnp.asarray(step)
         mechanism.access(lambda row: row, jnp.asarray(ROWS), *arguments)
     return keys
 

@@ -29,11 +29,11 @@ SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.contrib.tuning:tune
 MUTATIONS = [
     # A mean's rounding that moves all other rows
     Mutation("rows less their mean", SUM, "clip(statistics, mask)",
-             "clip(jax.tree.map(lambda g: g - jnp.mean(jnp.where(jnp.isfinite(g), g, 0.0), axis=0), statistics), mask)", BITS, ("flat", "auto")),
+             "clip(jax.tree.map(lambda g: g - jnp.mean(jnp.where(jnp.isfinite(g), g, 0.0), axis=0), statistics), mask)", BITS, ("auto",)),
     Mutation("a grid as fine as the longest row allows", SUM, "jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)",
-             "jax.tree.map(lambda leaf: _sum_rows(leaf * jnp.max(jnp.abs(leaf)), bits), clipped)", BITS, ("flat", "auto")),
+             "jax.tree.map(lambda leaf: _sum_rows(leaf * jnp.max(jnp.abs(leaf)), bits), clipped)", BITS, ("auto",)),
     Mutation("rounding after the sum", ROUND, "return jnp.sum(steps, axis=0).astype(jnp.int64)",
-             "return jnp.round(jnp.sum(rows.astype(jnp.float32), axis=0) * 2.0**_BITS).astype(jnp.int64)", BITS, ("flat", "vmap")),
+             "return jnp.round(jnp.sum(rows.astype(jnp.float32), axis=0) * 2.0**_BITS).astype(jnp.int64)", BITS, ("vmap",)),
     # Sums that depend on an order, on masked rows and on padding
     Mutation("a sum in float32", ROUND, "return jnp.sum(steps, axis=0).astype(jnp.int64)",
              "return jnp.round(jnp.sum(rows.astype(jnp.float32), axis=0) * 2.0**_BITS).astype(jnp.int64)", ORDER, ("vmap",)),

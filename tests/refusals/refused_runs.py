@@ -141,7 +141,7 @@ def guide_right(x, y=None):
 VARIATIONAL = [
     ("no guide", lambda: dpppl.SVI(mean, **COST), "guide", lambda: dpppl.SVI(mean, AutoNormal(mean), **COST)),
     ("a guide of another model", lambda: fit(svi(linear, AutoNormal(mean)), X, F), "AutoNormal(linear)", lambda: fit(svi(linear, AutoNormal(linear)), X, F)),
-    ("a guide of each row", lambda: fit(svi(linear, guide_of_rows), X, F), "'w' (3,)|in the model's shape", lambda: fit(svi(linear, guide_right), X, F)),
+    ("a guide of each row", lambda: fit(svi(linear, guide_of_rows), X, F), "the model in shape (3,)|write dist.Normal", lambda: fit(svi(linear, guide_right), X, F)),
     ("steps forgotten", lambda: svi().run(key(), F), "num_steps", lambda: svi().run(key(), 2, F, progress_bar=False)),
     ("steps as a float", lambda: fit(num_steps=1e2), "num_steps|int(num_steps)", lambda: fit(num_steps=int(1e1))),
     ("an unknown start", lambda: fit(init_params={"loc": 0.0}), "'loc'|mu_auto_loc", lambda: fit(init_params={"mu_auto_loc": 0.0})),
