@@ -74,6 +74,11 @@ def positive_integer(value: object, *, name: str) -> int:
     return value
 
 
+def element_name(site: str, place: Sequence[int]) -> str:
+    """The name of an element of a site: "w[0,1]", or the site itself where it has one."""
+    return f"{site}[{','.join(map(str, place))}]" if len(place) else site
+
+
 def in_words(value: object) -> str:
     """A setting that is refused, which may be a row's value that was misplaced, in words.
 

@@ -161,7 +161,7 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 ROOMS = {
-    "top": ("__init__ __main__ types errors validation checking", 815, 600),
+    "top": ("__init__ __main__ types errors validation checking", 820, 600),
     "privacy": ("accounting ledger", 3_799, 3_000),
     "randomness": ("randomness subsampling", 1_145, 1_100),
     "data": ("data", 1_664, 900),
@@ -173,11 +173,11 @@ ROOMS = {
     "frame": ("frame", 620, 404),
     "findings": ("findings", 549, 430),
     "report": ("report", 965, 800),
-    "mcmc": ("mcmc", 2_608, 1_400),
+    "mcmc": ("mcmc", 2_611, 1_400),
     "svi": ("svi", 2_574, 1_400),
     "row_statistics": ("row_statistics", 1_619, 700),
-    "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_858, 900),
+    "published": ("published", 941, 700),
+    "noise_aware": ("noise_aware", 2_859, 900),
     "contrib": ("contrib", 4_177, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

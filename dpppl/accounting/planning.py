@@ -26,7 +26,7 @@ MOST_LATENTS, LEAST_SIGNAL = 10_000, 5.0
 """Of NoiseAware: the most coordinates, and the least rows in units of the noise of all its releases together."""
 READ = 0.14
 """The most noise, in square roots of the number of rows, of runs whose verdict can be "read"; see `least_read`."""
-_EXPLORED, _Z90 = 50.0, 1.6448536269514722
+_EXPLORED, Z90 = 50.0, 1.6448536269514722
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +283,7 @@ class _Problem:
             f"inference = dpppl.SVI(model, numpyro.infer.autoguide.AutoNormal(model){sampling}, {self._target(epsilon)})\n"
             f"result = inference.run(dpppl.secret_key(), {count}, *data)"
         )
-        coverage = math.erf(_Z90 * said / honest / math.sqrt(2))
+        coverage = math.erf(Z90 * said / honest / math.sqrt(2))
         svi = self._option(
             "SVI", information, rate, count, step_size=None, diffusion_time=None, coverage=coverage, call=call, **common
         )
@@ -302,7 +302,7 @@ class _Problem:
 
 def _width(curvature: float, prior_sd: float, noise: float) -> float:
     """Width of a 90 % interval, where data of this curvature tell the gradient with noise of this variance."""
-    return 2 * _Z90 / math.sqrt(prior_sd**-2 + 1 / (1 / curvature + noise / curvature**2))
+    return 2 * Z90 / math.sqrt(prior_sd**-2 + 1 / (1 / curvature + noise / curvature**2))
 
 
 def _priced(
@@ -333,7 +333,7 @@ def _recommend(
     without = problem.width(math.inf)
     first = next((option for option in options if option.method == "NoiseAware"), None)
     if first is not None:
-        near_prior = first.interval > 0.7 * 2 * _Z90 * problem.prior_sd
+        near_prior = first.interval > 0.7 * 2 * Z90 * problem.prior_sd
         wider = f"intervals will be {first.interval / without:.2f} times as wide as without privacy"
         learns = "this direction will stay near the prior" if near_prior else wider
         why = "its intervals count the privacy noise at every epsilon, with no steps to set"

@@ -19,7 +19,7 @@ from dpppl.model.initialization import prior_draws
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree
-from dpppl.validation import fraction
+from dpppl.validation import element_name, fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +135,12 @@ def print_table(
                 std = np.sqrt(flat @ (draws.ravel() - mean) ** 2)
                 quantiles = np.quantile(draws, (0.5, low, high), weights=weights / weights.sum(), method="inverted_cdf")
                 columns = [mean, std, *quantiles, *mixing(draws)]
-            name = site + (f"[{','.join(map(str, index))}]" if index else "")
             lines.append(
-                [labels.named(name), *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])]
+                [
+                    labels.named(element_name(site, index)),
+                    *(f"{float(column):.2f}" for column in columns),
+                    str(verdicts[site][index]),
+                ]
             )
     width = max((len(line[0]) for line in lines), default=0)
     print("\n" + " " * width + "".join(f"{title:>10}" for title in header) + "  verdict")

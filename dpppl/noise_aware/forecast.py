@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.accounting.planning import Z90
 from dpppl.information_flow.executables import run_once
 from dpppl.model.arguments import Arrays
 from dpppl.model.initialization import drawn_from_prior
@@ -16,9 +17,9 @@ from dpppl.noise_aware.binding import BoundModel
 from dpppl.row_statistics.coordinates import MOST_FULL
 from dpppl.row_statistics.matrices import posterior_covariance, root_of
 from dpppl.types import Tree
+from dpppl.validation import element_name
 
 _ROWS, _DRAWS, _MOST_CODES = 128, 64, 1_000
-_Z90 = 1.6448536269514722
 
 
 class Width(NamedTuple):
@@ -73,11 +74,11 @@ def widths(bound: BoundModel, added: float, key: jax.Array) -> tuple[list[Width]
     def of_noise(added: float) -> dict[str, np.ndarray]:
         covariance = posterior_covariance(split.num_rows * of_row / (1.0 + added), root)
         variances = {s: np.einsum("n...i,nij,n...j->n...", j, covariance, j) for s, j in jacobians.items()}
-        return {site: 2.0 * _Z90 * np.median(np.sqrt(v), axis=0) for site, v in variances.items()}
+        return {site: 2.0 * Z90 * np.median(np.sqrt(v), axis=0) for site, v in variances.items()}
 
     with_noise, without = of_noise(added), of_noise(0.0)
     found = [
-        Width(f"{site}[{','.join(map(str, place))}]" if place else site, float(value), float(without[site][place]))
+        Width(element_name(site, place), float(value), float(without[site][place]))
         for site, values in with_noise.items()
         for place, value in np.ndenumerate(values)
     ]

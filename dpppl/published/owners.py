@@ -142,15 +142,17 @@ def content_digest(text: str, arrays: Mapping[str, Array]) -> str:
 def wrong(owners: Sequence[Owner]) -> list[tuple[str, str]]:
     """Names and words of what the owners together show against their model: a pool's sd shrinks, a misfit that all share stays.
 
-    Moments of ranks are averaged with the squares of their errors as weights, as if one run had ranked all rows."""
+    Moments of ranks are averaged, weighted by the inverse squares of their errors, as if one run had ranked all rows. How far
+    they move the pool is in sds without privacy, so at least as many as in the pool's own."""
     from scipy.special import chdtrc
 
     if len(owners) < 2 or any(owner.facts.width != "model" for owner in owners):
         return []
     departures, stds, variances = np.stack([owner.mixture.ranks for owner in owners]).swapaxes(0, 1)
-    weights = stds**-2.0 / np.sum(stds**-2.0, axis=0)
+    precision = np.sum(stds**-2.0, axis=0)
+    weights = stds**-2.0 / precision
     departure, variance = (weights * departures).sum(axis=0), (weights * variances).sum(axis=0)
-    chi_squared = departure**2 * np.sum(stds**-2.0, axis=0)
+    chi_squared = departure**2 * precision
     counts = np.array([owner.facts.num_rows for owner in owners])
     tilts = counts.sum() * departure**2 / variance
     moved = np.sqrt(max(tilts[:2].sum(), tilts[2])) * np.average(

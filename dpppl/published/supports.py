@@ -10,6 +10,7 @@ from numpyro.distributions import biject_to, constraints
 
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite, Distribution, Tree
+from dpppl.validation import element_name
 
 _PLAIN = (
     "real", "positive", "nonnegative", "unit_interval", "circular", "softplus_positive", "simplex", "ordered_vector",
@@ -105,5 +106,4 @@ def coordinates(sites: Sequence[Site], values: BySite) -> jax.Array:
 
 def element_names(site: Site) -> list[str]:
     """The names of a site's elements: "w[0]", or the site itself where it has one."""
-    places = np.ndindex(*site.shape)
-    return [f"{site.name}[{','.join(map(str, place))}]" if place else site.name for place in places]
+    return [element_name(site.name, place) for place in np.ndindex(*site.shape)]

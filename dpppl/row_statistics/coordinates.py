@@ -22,6 +22,7 @@ from dpppl.model.split import SplitModel
 from dpppl.row_statistics.basis import RANK, Basis, coordinate_blocks
 from dpppl.row_statistics.matrices import Array, eigh
 from dpppl.types import Tree
+from dpppl.validation import element_name
 
 _MOST_KNOWN_DIRECTIONS = RANK // 2
 MOST_FULL = 200  # coordinates, of which the whole curvature is released
@@ -134,8 +135,7 @@ class Coordinates:
     @property
     def site_of(self) -> dict[str, str]:
         """The site of each coordinate, by its name."""
-        name = lambda site, index: f"{site}[{','.join(map(str, index))}]" if index else site  # noqa: E731
-        return {name(site, index): site for site, s in self.shapes.items() for index in np.ndindex(*s.shape)}
+        return {element_name(site, index): site for site, s in self.shapes.items() for index in np.ndindex(*s.shape)}
 
     def vector(self, z: Arrays, public: Arrays | None = None) -> jax.Array:
         """The coordinates (d,) of latents; Public arrays are needed where deterministic sites are among them."""

@@ -11,7 +11,7 @@ from dpppl.contrib.uncertainty.decomposition import as_array, by_element
 from dpppl.errors import ConfigurationError
 from dpppl.report.labels import Labels
 from dpppl.types import BySite
-from dpppl.validation import checked, fraction
+from dpppl.validation import checked, element_name, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +153,7 @@ def mixing(
         if value.ndim < 2 or value.shape[1] < 2:
             raise ConfigurationError(f"samples of '{site}' must have shape (chains, draws, ...), two draws at least.")
         for place in np.ndindex(value.shape[2:]):
-            name = site + (f"[{','.join(map(str, place))}]" if place else "")
+            name = element_name(site, place)
             paths[name] = value[(slice(None), slice(None), *place)]
             words[name] = "" if verdicts is None else str(np.asarray(verdicts[site], object)[place])
     names = list(paths)[:max_elements]
