@@ -18,11 +18,13 @@ from dpppl.types import BySite, Function, Scalar, Tree
 
 LOWEST, NUM_BINS = -40, 64
 """Bins of norms are octaves: number k holds those from 2^(LOWEST + k) to twice that; the last one holds longer ones, too."""
-SILENT, MISSING, OUTSIDE = NUM_BINS, NUM_BINS + 1, NUM_BINS + 2
-"""Bins of rows whose norm is 0 (below 2^LOWEST), is not finite, or whose response is outside the support."""
+SILENT, MISSING, OUTSIDE = -3, -2, -1
+"""The last bins: of rows whose norm is 0 (below 2^LOWEST), is not finite, or whose response is outside the support."""
 SIZE = NUM_BINS + 3
+FINE, FINE_SIZE = 2, 2 * NUM_BINS + 3
+"""Finer bins, of an octave and in all: they tell norms apart, and find fewer rows, since every count has the same noise."""
 
-_FINE = 8  # cells of an octave in what is fitted
+_CELLS = 8  # of an octave in what is fitted
 _EXPECTED, _NEGLIGIBLE = (0.0, 5.0), 1e-6
 _SINGLE = 4, (0.2, 0.35, 0.6, 0.9, 1.3, 1.9)  # means to an octave, and sds, of one lognormal law
 _PAIR, _CHANCE = (2, (0.35, 0.9)), 0.05  # the same of two laws, and the chance that there are two
@@ -32,15 +34,16 @@ _SAFE, _FAR, _UNSEEN = 0.9, 2.0**10, 3.0
 Array = np.ndarray
 
 
-def in_bin(norm: jax.Array, is_outside: jax.Array | bool = False) -> jax.Array:
-    """The bin of a row as a 1 among zeros, (SIZE,).
+def in_bin(norm: jax.Array, is_outside: jax.Array | bool = False, in_an_octave: int = 1) -> jax.Array:
+    """The bin of a row as a 1 among zeros, (SIZE,), or (FINE_SIZE,) with `FINE` bins in an octave.
 
     - **norm** - the row's norm, a traced scalar.
     - **is_outside** - whether its response is outside the support."""
-    number = jnp.clip(jnp.floor(jnp.log2(jnp.maximum(norm, 1e-30))) - LOWEST, 0, NUM_BINS - 1)
-    number = jnp.where(norm < 2.0**LOWEST, SILENT, number)
-    number = jnp.where(jnp.isfinite(norm), number, MISSING)
-    return jax.nn.one_hot(jnp.where(is_outside, OUTSIDE, number).astype(jnp.int32), SIZE)
+    size = NUM_BINS * in_an_octave + 3
+    number = jnp.clip(jnp.floor(in_an_octave * (jnp.log2(jnp.maximum(norm, 1e-30)) - LOWEST)), 0, size - 4)
+    number = jnp.where(norm < 2.0**LOWEST, size + SILENT, number)
+    number = jnp.where(jnp.isfinite(norm), number, size + MISSING)
+    return jax.nn.one_hot(jnp.where(is_outside, size + OUTSIDE, number).astype(jnp.int32), size)
 
 
 def gradient_norm(log_likelihood: Function, is_outside: Function = lambda z, row, public: False) -> Function:
@@ -114,7 +117,7 @@ class Norms:
         noise this is the histogram, with much noise the fit. The shortest norms are cut off while they hold a negligible part
         of the information.
 
-        - **counts** - noised counts, (SIZE,).
+        - **counts** - noised counts, (SIZE,) or (FINE_SIZE,).
         - **noise_std** - sd of their noise.
         - **num_rows** - number of all rows.
         - **expected** - mean and sd, in octaves, of where norms are expected; matters where noise drowns the counts.
@@ -126,15 +129,15 @@ class Norms:
         1.41
         """
         counts = np.asarray(counts, np.float64)
-        if counts.shape != (SIZE,) or not np.all(np.isfinite(counts)):
-            raise ConfigurationError(f"a histogram of norms has {SIZE} finite counts.")
+        if counts.shape not in ((SIZE,), (FINE_SIZE,)) or not np.all(np.isfinite(counts)):
+            raise ConfigurationError(f"a histogram of norms has {SIZE} or {FINE_SIZE} finite counts.")
         fine, error = _fit(counts, noise_std, num_rows, expected)
-        counts, fit, noise = counts[:NUM_BINS], fine.sum(axis=1), noise_std / num_rows
+        counts, fit, noise = counts[:SILENT], fine.sum(axis=1), noise_std / num_rows
         free = _MISFIT * fit + _FOUND * (counts > _CLEAR * noise_std)
         share = np.maximum(0.0, fit + free**2 / (free**2 + noise**2 + 1e-300) * (counts / num_rows - fit))
         inside = (fine + 1e-9) / np.sum(fine + 1e-9, axis=1, keepdims=True)
         mass = (share[:, None] * inside).ravel()
-        edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)
+        edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _CELLS * NUM_BINS + 1)
         information = np.cumsum(mass * np.minimum(scale * 2.0 ** edges[1:], 1.0) ** 2)
         mass = np.where(information > negligible * information[-1], mass, 0.0)
         total = float(min(1.0, mass.sum()))
@@ -172,39 +175,39 @@ class Norms:
 
 
 @cache
-def _laws(means_to_an_octave: int, sds: tuple[float, ...]) -> tuple[Array, Array]:
-    """Lognormal laws of a grid: means in octaves, (m,), and the share of each cell, (m, NUM_BINS, _FINE)."""
+def _laws(num_bins: int, means_to_an_octave: int, sds: tuple[float, ...]) -> tuple[Array, Array]:
+    """Lognormal laws of a grid: means in octaves, (m,), and the share of each cell by bin, (m, num_bins, cells of a bin)."""
     from scipy.special import ndtr
 
     means = np.repeat(np.linspace(LOWEST, LOWEST + NUM_BINS, means_to_an_octave * NUM_BINS + 1), len(sds))
-    inner = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)[1:-1]
+    inner = np.linspace(LOWEST, LOWEST + NUM_BINS, _CELLS * NUM_BINS + 1)[1:-1]
     inner = np.concatenate([[-np.inf], inner, [np.inf]])
     spread = np.resize(sds, len(means))
-    return means, np.diff(ndtr((inner - means[:, None]) / spread[:, None]), axis=1).reshape(-1, NUM_BINS, _FINE)
+    return means, np.diff(ndtr((inner - means[:, None]) / spread[:, None]), axis=1).reshape(len(means), num_bins, -1)
 
 
 def _fit(counts: Array, noise_std: float, num_rows: int, expected: tuple[float, float]) -> tuple[Array, float]:
-    """The mean over one and over two laws, equally likely, of the share of rows in each cell, (NUM_BINS, _FINE), and the sd of
-    their means. How many rows a law has, is any number from 0 to all; together as many as other bins leave."""
+    """The mean over one and over two laws, equally likely, of the share of rows in each cell by bin, and the sd of their
+    means. How many rows a law has, is any number from 0 to all; together as many as other bins leave."""
     spread = noise_std**2 + num_rows**0.5  # no law fits better than the rows scatter
-    left, left_variance = num_rows - counts[NUM_BINS:].sum(), 3.0 * noise_std**2 + 1.0
+    left, left_variance = num_rows - counts[SILENT:].sum(), 3.0 * noise_std**2 + 1.0
 
     def informed(coarse: Array) -> Array:
-        """The information on the numbers of rows of laws (m, NUM_BINS), times these numbers."""
-        return coarse @ counts[:NUM_BINS] / spread + left / left_variance
+        """The information on the numbers of rows of laws (m, bins), times these numbers."""
+        return coarse @ counts[:SILENT] / spread + left / left_variance
 
     def prior(means: Array) -> Array:
         energy = 0.5 * ((means - expected[0]) / expected[1]) ** 2
         return -energy - np.log(np.sum(np.exp(-energy)))
 
-    means, shares = _laws(*_SINGLE)
+    means, shares = _laws(len(counts) + SILENT, *_SINGLE)
     coarse = shares.sum(axis=2)
     told, curvature = informed(coarse), np.sum(coarse**2, axis=1) / spread + 1.0 / left_variance
     number = np.clip(told / curvature, 1.0, num_rows)
     volume = np.minimum(0.5 * np.log(2.0 * np.pi / curvature), np.log(num_rows))
     single = number * told - 0.5 * number**2 * curvature + volume - np.log(num_rows) + prior(means)
 
-    two_means, two_shares = _laws(*_PAIR)
+    two_means, two_shares = _laws(len(counts) + SILENT, *_PAIR)
     coarse = two_shares.sum(axis=2)
     told, information = informed(coarse), coarse @ coarse.T / spread + 1.0 / left_variance
     one, other = np.triu_indices(len(told), 1)

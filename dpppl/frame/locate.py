@@ -46,8 +46,8 @@ FEWEST_STEPS, MOST_LATENTS = 200, 500
 """Fewer steps than the first have no frame by default, and models with more latents than the second."""
 _NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
 _UNSURE, _HIDDEN, _WIDER = 2.0, 3.0, 5.0
-"""Standard errors of the curvature that a frame adds to it, and that noise may have made; and how much wider a latent's sd may be
-without these, before its scale is unknown."""
+"""Three numbers. The first: how many of its standard errors a frame adds to a curvature. The second: how many of them noise may
+have made. The third: where the sd of a latent is so many times as wide without what noise may have made, its scale is unknown."""
 _NEGLIGIBLE = 0.1
 """Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 

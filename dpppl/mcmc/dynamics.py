@@ -28,8 +28,8 @@ class ChainState(NamedTuple):
     - **z** - the position: unconstrained latents by site.
     - **midpoint** - the sample: the mean of this position and the one before.
     - **search** - see `step_search`; None where steps are not searched for.
-    - **clipped** - sums over steps: counts of rows as shares of all (see `Clipping.counted`), then the variance of their noise;
-      None without.
+    - **clipped** - sums over steps: counts of rows as shares of all (see `access.clipping.counted`), then the variance of their
+      noise; None without.
     - **own** - what a kernel adds, or None. The fields of a named tuple are found as the state's own, too: `state.v`.
     - **rng_key** - the chain's key; None in states that MCMC returns."""
 

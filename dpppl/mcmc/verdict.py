@@ -115,8 +115,10 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     others has the worst of theirs. "the model is wrong": it would be read, but clipping moves estimates, see `Metric`. "biased by
     clipping": of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its
     spread and location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where
-    they may move it by half an sd to one sd, at most "read the mean only". - **samples** - constrained, {site: (chains, draws,
-    ...)}. - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
+    they may move it by half an sd to one sd, at most "read the mean only".
+
+    - **samples** - constrained, {site: (chains, draws, ...)}.
+    - **prior** - prior draws of the same sites, {site: (any number, ...)}."""
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)

@@ -28,7 +28,7 @@ class BoundModel:
     - **responses** - those that the model could have given in a row's place.
     - **rows**, **public** - the private arrays, (N, ...), and the Public arrays, by label.
     - **symmetric** - the latents that may change places or signs, in words.
-    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
+    - **unnamed** - a cure in words: which values that alone carry latents to rows the model should name as sites.
     - **constrain** - from latents of all samples and `public` to sites, as it was proved.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **poisson** - the observed sites whose law is Poisson's."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.access.norm_histogram import Norms
+from dpppl.access.norm_histogram import SIZE, Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import Array, eigh
@@ -78,7 +78,7 @@ class Lengths(NamedTuple):
         if curvature is not None:
             mean_square = np.trace(curvature, axis1=1, axis2=2).sum() / num_rows
             where = (0.5 * float(np.log2(max(mean_square, 1e-30))) - 0.5, _OCTAVES)
-        return cls(*(Norms.fitted(own, noise, num_rows, where) for own in counts))
+        return cls(*(Norms.fitted(own, noise, num_rows, where) for own in np.split(counts, [SIZE])))
 
     @property
     def mean_square(self) -> float:

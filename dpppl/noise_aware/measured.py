@@ -114,7 +114,7 @@ class Measured(Fit):
     - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
     - **sites** - the site of each coordinate, by its name.
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
-    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
+    - **unnamed** - a cure in words: which values that alone carry latents to rows the model should name as sites.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **poisson** - the observed sites whose law is Poisson's.
     - **widths** - what the released variance of scores says beside the model's."""

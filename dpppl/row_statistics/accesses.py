@@ -18,7 +18,7 @@ class Kind(StrEnum):
     row to length 1, the sensitivity. The method of `RowStatistics` of the same name computes them, from these fields of `At`.
 
     LOOK        psi: d; w A: its blocks and its products with the sketch; psi psi': its blocks; see `RowStatistics.look`
-    BINS        a 1 in the bin of the length of its score, and one in that of its curvature: (2, norm_histogram.SIZE)
+    BINS        a 1 in the bin of the length of its score: `norm_histogram.SIZE`; and one in that of its curvature: `FINE_SIZE`
     SCALARS     how well it fits, compared in `directions` (d, k), see `fit.numbers`: as many as its `Order` has"""
 
     LOOK = "look"

@@ -250,9 +250,13 @@ class Fit:
         cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, along: Sequence[str],
         sampled: float = 1.0, rows_per_unit: int = 1,
     ) -> "Fit":  # fmt: skip
-        """`noise_std`: of the sums; `excess`, `sampled`: see `Stage`, moments scatter more where the point is not the truth;
-        `along`: names of the coordinates along which rows were compared; `rows_per_unit`: the most rows of a unit, over all of
-        which ranks are then means (of one that has fewer the others count as right)."""
+        """From released sums over `num_rows` rows.
+
+        - **noise_std** - sd of the noise of each sum.
+        - **excess** - how far off the truth the point may be, squared, in sds of a posterior without noise: moments scatter more.
+        - **sampled** - the largest share, over directions, of the posterior's variance that the sampling of data makes.
+        - **along** - names of the coordinates along which rows were compared.
+        - **rows_per_unit** - the most rows of a unit. Its ranks are means over so many; rows that it lacks count as right."""
         num_flags = len(values) - Order(0, len(along)).size
         unit, length = variance_unit(num_flags), LINK / np.sqrt(len(along))
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpppl.access.centring import averaged, binary_factor, centre, clipped, odds_of, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
-from dpppl.access.norm_histogram import in_bin
+from dpppl.access.norm_histogram import FINE, in_bin
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses, parts
 from dpppl.row_program.hoist import value_and_gradient
@@ -220,8 +220,16 @@ class RowStatistics:
 
     def bins(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """The row's weight among zeros in the bin of the norm of its own score, and in that of the root of its curvature's
-        length: (2, norm_histogram.SIZE), over sqrt 2. Of rows with missing values a mean of such."""
-        of = lambda x: jnp.stack([in_bin(jnp.linalg.norm(x.score)), in_bin(jnp.sqrt(x.length))])  # noqa: E731
+        length, over sqrt 2: see `Kind.BINS`. Of rows with missing values a mean of such.
+
+        Noise makes up tails, the more the finer bins are, and a norm of scores goes by their tail. Curvatures may have a sharp
+        end in the middle of an octave."""
+
+        def of(found: Influence) -> jax.Array:
+            return jnp.concatenate(
+                [in_bin(jnp.linalg.norm(found.score)), in_bin(jnp.sqrt(found.length), in_an_octave=FINE)]
+            )
+
         return self._mean(of, at, row, rest) * (self._share(row) / np.sqrt(2.0))
 
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
@@ -257,7 +265,8 @@ class RowStatistics:
         return assembled(ranks, *self._flags(at, row, public, self._influence(at, row, rest)))
 
     def _flags(self, at: At, row: Tree, public: Tree, found: Influence) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Whether a row is clipped or has gaps, (2,) or (3,); whether its score is finite; whether its response is impossible."""
+        """Whether a row is clipped or has gaps, (2,) or (3,); whether its score is finite; and whether its response is outside
+        the support."""
         responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.curvature_bound, *gaps])

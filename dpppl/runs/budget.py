@@ -36,7 +36,7 @@ class Charge:
     - **first**, **chains** - number of the first step, and how many chains take these steps.
     - **is_query**, **is_frame** - whether it may use what was kept for queries; whether it finds where a run starts.
     - **neighboring_relation** - relation of the account that it belongs to, where it differs from the mechanism's.
-    - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all."""
+    - **selection** - where this is the access of one score of a random number of runs: the event of all these runs."""
 
     mechanism: Mechanism
     noise_multipliers: np.ndarray = field(repr=False)

@@ -193,8 +193,8 @@ def drive(run: Run, plan: Plan, budget: Budget, conclude: Function, opened: Sess
     """Run all steps of each group of chains. Returns `conclude(last states without keys, records)`, each by group; until that is
     done the run keeps its checkpoint.
 
-    The program is traced, proved and compiled before a session opens, or in one that is `opened` and planned these steps as its
-    last charges. Each chunk is charged before it starts. With a checkpoint that holds a part of the run, goes on from there."""
+    The program is traced, proved and compiled before a session opens. An `opened` session has planned these steps as its last
+    charges. Each chunk is charged before it starts. With a checkpoint that holds a part of the run, goes on from there."""
     total = plan.method.num_steps * len(plan.chain_groups)
     with ExitStack() as stack:
         bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))

@@ -31,7 +31,8 @@ from dpppl.types import BySite, Foreign, Function, Tree
 class RowSum(NamedTuple):
     """The sum of row gradients that a step needs.
 
-    - **log_likelihood** - `log_likelihood(position, row, public)`, of one row; of one particle where responses are drawn at each.
+    - **log_likelihood** - `log_likelihood(position, row, public)`, of one row: the mean over particles, or that of one particle
+      where each draws responses of its own.
     - **to_latents** - `to_latents(position, public)`: the latents there, and the model's Public arrays.
     - **position**, **public** - where the gradient is taken, and what else enters it.
     - **direction** - `direction(noisy, rate)`: the ascent direction in phi, from the noisy sum, like `position`."""

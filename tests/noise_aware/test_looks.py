@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from dpppl.access.norm_histogram import LOWEST, SIZE
+from dpppl.access.norm_histogram import FINE, FINE_SIZE, LOWEST, SIZE
 from dpppl.frame import locate
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
@@ -62,8 +62,9 @@ class Quadratic:
             lengths = np.sqrt(np.trace(inside) / NUM_ROWS) * np.exp(
                 0.3 * np.random.default_rng(1).standard_normal(NUM_ROWS)
             )
-            counts = np.bincount(np.floor(np.log2(lengths)).astype(int) - LOWEST, minlength=SIZE)
-            return noisy(np.tile(counts, (2, 1)) / np.sqrt(2.0))
+            at_bins = [np.floor(n * (np.log2(lengths) - LOWEST)).astype(int) for n in (1, FINE)]
+            counts = [np.bincount(of, minlength=size) for of, size in zip(at_bins, (SIZE, FINE_SIZE))]
+            return noisy(np.concatenate(counts) / np.sqrt(2.0))
         self.looks.append(at)
         unit, unit_a, unit_j = units(at.score_share, 1.0)
         score, flat = root.T @ self.h @ (self.x - at.point), np.ravel(isometric(blocks))
@@ -180,7 +181,7 @@ class Shorter(Quadratic):
         if kind is Kind.BINS:
             self.bins = [*getattr(self, "bins", []), at]
             if len(self.bins) == 5 - METRICS + self.best + 1:  # the three candidates come last
-                return np.roll(found, -1, axis=1)
+                return np.concatenate([np.roll(one, -by) for one, by in zip(np.split(found, [SIZE]), (1, FINE))])
         return found
 
 

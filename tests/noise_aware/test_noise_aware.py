@@ -15,7 +15,7 @@ from scipy import stats
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
 from dpppl.access.clipping import Flat
-from dpppl.access.norm_histogram import LOWEST, MISSING
+from dpppl.access.norm_histogram import FINE, LOWEST, MISSING, SIZE
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -170,7 +170,8 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score(model, weight):
             both = np.asarray(bins(at, row))
             assert np.count_nonzero(both) == 2
             lengths = float(own(at, row)), np.sqrt(size / share)
-            assert np.argmax(both, axis=1).tolist() == [np.floor(np.log2(x)) - LOWEST for x in lengths]
+            bins_of = (np.floor(fine * (np.log2(x) - LOWEST)) for fine, x in zip((1, FINE), lengths))
+            assert np.flatnonzero(both).tolist() == [next(bins_of), SIZE + next(bins_of)]
             norms = [length(f(each, row)) for f in (look, bins, scalars) for each in (at, short)]
             assert max(norms) <= 1.0 + 1e-5
 
@@ -196,8 +197,9 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
     looks, bins, scalars = clipped(rows)
-    for one in np.moveaxis(bins, 1, 0):
-        assert np.argmax(one[0]) < MISSING and np.all(np.argmax(one[1:], axis=1) == MISSING)
+    for one in np.split(bins, [SIZE], axis=1):
+        missing = one.shape[1] + MISSING
+        assert np.argmax(one[0]) < missing and np.all(np.argmax(one[1:], axis=1) == missing)
     for leaf in jax.tree.leaves(looks):
         assert np.any(leaf[0] != 0.0) and not np.any(leaf[1:])
     assert scalars[0, 2] == 0.0 and np.any(scalars[0] != 0.0)

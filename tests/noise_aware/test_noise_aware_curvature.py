@@ -7,7 +7,7 @@ import pytest
 from test_noise_aware import bench, compiled_once, data, full, noise_aware, split_rows  # noqa: F401
 
 import dpppl
-from dpppl.access.norm_histogram import SIZE
+from dpppl.access.norm_histogram import FINE_SIZE, SIZE
 from dpppl.errors import ConclusionError, ConfigurationError
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, drawn
@@ -257,7 +257,9 @@ def test_no_release_makes_a_run_fail():
             return {name: absurd(rng, width)[upper] for name in ("A", "J")} | {
                 "score": size * rng.standard_normal(width)
             }
-        return size * rng.standard_normal(Order(2, num_directions(width)).size if kind is Kind.SCALARS else (2, SIZE))
+        return size * rng.standard_normal(
+            Order(2, num_directions(width)).size if kind is Kind.SCALARS else SIZE + FINE_SIZE
+        )
 
     for _ in range(20):
         plan, scale = plan_of(True, width, 1_000), 10.0 ** rng.uniform(-3, 3)

@@ -12,7 +12,7 @@ from test_noise_aware import model as logistic
 
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
-from dpppl.access.norm_histogram import SIZE
+from dpppl.access.norm_histogram import FINE_SIZE, SIZE
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -186,7 +186,7 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
         lengths = np.linalg.norm(ours, axis=1)
         np.testing.assert_allclose(lengths, np.linalg.norm(theirs, axis=1), rtol=1e-4)
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
-        is_bins = ours.shape[1] == 2 * SIZE  # where rows of no score are counted
+        is_bins = ours.shape[1] == SIZE + FINE_SIZE  # where rows of no score are counted
         assert np.array_equal(np.flatnonzero(np.isnan(lengths)), [] if is_bins else [2, 8, 9])
     assert np.nanmax(np.sum([np.linalg.norm(part, axis=1) ** 2 for part in found[0][:3]], axis=0)) <= 1.0 + 1e-5
 
