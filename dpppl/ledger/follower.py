@@ -40,7 +40,7 @@ class FollowedLedger:
         pass
 
     def charged_steps(self, run_id: str) -> range:
-        """None: process 0 knows."""
+        """Empty: only process 0 knows."""
         return range(0)
 
 

@@ -41,7 +41,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.validation import check_not_swapped, plain
 
 Costs = NDArray[np.float64]
-GAUSSIAN, FAILURE = 0, -1
+FAILURE = -1
 ROUND_UP = 1 + 1e-8  # above rounding errors of sums and bounds
 _ORDERS = ((1.0, 0.7), (0.7, 0.3))
 """alpha - 1 relative to the order best for a Gaussian, and its part of what all orders get of delta. Lower orders admit runs

@@ -45,8 +45,8 @@ class Curvature(NamedTuple):
         return (self.vectors * self.values[..., None, :] ** exponent) @ self.vectors.swapaxes(-1, -2)
 
     def averaged(self, redrawn: float, count: float, added: float = 0.0) -> "Curvature":
-        """With the variance of the mean of `count` gradients in place of that of each: all have the same rows, and draws of their
-        own, which make the share `redrawn` of the variance that the model gives scores, or add its multiple `added`."""
+        """With the variance of the mean of `count` gradients in place of that of each. All have the same rows, so only what is
+        drawn anew for each averages out: the share `redrawn` of the model's variance of scores, or `added` times it."""
         variance, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.score_variance.mean(axis=0), self.mean))
         by = 1.0 - redrawn * (1.0 - 1.0 / count) + added / count
         return self._replace(ratio=self.ratio * (1.0 + (by - 1.0) * float(mean / max(variance, mean))))
@@ -83,7 +83,7 @@ def drawn(
     return Curvature(values, vectors, _ratio(score_variance, score_variance_std, mean, most, count))
 
 
-def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
+def _ratio(noisy: Array, std: float, curvature: Array, most: float, count: int) -> Array:
     """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise."""
     # J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
     # with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is

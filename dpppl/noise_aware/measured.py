@@ -20,8 +20,8 @@ from dpppl.row_statistics.matrices import eigh, root_of
 
 MANY_COORDINATES, MOST_BLURRED = 20, 0.5
 MOVED, MOVED_BY_TAILS, MOST_CUT = 0.5, 0.2, 0.05
-"""Where a model that does not fit is a note: the most posterior sds by which a departure may move estimates, the same where other
-tails are sure, and the most that may be clipped off scores. Of more, a histogram's noise hides tails."""
+"""A model that does not fit is a note, up to three limits: how many posterior sds a departure may move estimates; the same where
+other tails are sure; and which part of scores is clipped. Of larger parts a histogram's noise hides the tails."""
 MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
 ONE_SIDED = 1.0  # standard errors
 

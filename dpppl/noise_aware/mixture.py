@@ -55,8 +55,8 @@ class Mixture(NamedTuple):
     - **means**, **covariances** - (n, k, b) and (n, k, b, b), equally weighted.
     - **surrogate** - the likelihood.
 
-    Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer small ones,
-    whose posteriors are wide."""
+    Draws are not weighted by the evidence of the gradients: near the posterior mean these say next to nothing of the curvature,
+    and would prefer small ones, whose posteriors are wide."""
 
     mean: Array
     prior: Array

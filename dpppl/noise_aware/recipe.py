@@ -33,8 +33,8 @@ _KEPT = 0.8  # of what looks before say: likelihoods are skewed, and looks get n
 _FLOOR = 2.0  # sds of a curvature's noise, below which none counts
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
-# A metric has a power of the curvature, to which is added what noise makes of eigenvalues, times a number. The first looks find
-# units of columns; a full power of a curvature that clipping has cut stretches rare columns, and cuts them farther.
+# Of a metric: the power of the curvature that makes it white, and how many times what noise makes of eigenvalues is added before.
+# The first looks find units of columns; a full power of a curvature that clipping has cut stretches rare columns.
 _UNITS, _EARLY, _METRICS = (0.5, 0.3), (0.35, 1.0), ((0.5, 1.0), (0.35, 1.0), (0.2, 1.0))
 assert len(_METRICS) == METRICS
 _UNKNOWN = 1e60  # the error of a curvature of which nothing is known
@@ -181,7 +181,7 @@ class Outcome(NamedTuple):
 
     - **norm**, **curvature_bound**, **cut** - the bounds of late looks, and the part of scores that the norm clips, over scores,
       by root mean squares.
-    - **surrogate**, **modelled** - of the late looks, and the same with the variance of scores that the model has.
+    - **surrogate**, **modelled** - of the late looks, with the variance of scores as released; and with that of the model.
     - **belief**, **covariance** - the posterior under a normal prior, and its covariance in blocks of scaled, reflected latents.
     - **earlier** - the same given the early looks alone.
     - **chi_squared**, **degrees** - the scatter of late scores around one line in units of their noise, and its degrees of
@@ -255,7 +255,7 @@ def run_recipe(
             belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
         kinds = () if is_late else _METRICS if number == EARLY - 1 else (_UNITS if number < FIRST - 1 else _EARLY,)
         metrics = [_turned(at, line, look, sketch, prior, *kind) for kind in kinds] or [(at, line)]
-    return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, most_scores, added)
+    return _concluded(ask, late, sketch, prior, belief, cut, float(noises[-1]), num_rows, redrawn, added)
 
 
 def _fit(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int) -> Fit:
@@ -291,7 +291,7 @@ def _turned(
 
 def _concluded(
     ask: Ask, looks: Sequence[Look], sketch: Sketch, prior: Prior, earlier: Known, cut: float, noise: float, num_rows: int,
-    redrawn: float, most_scores: float, added: float,
+    redrawn: float, added: float,
 ) -> Outcome:  # fmt: skip
     """From the late looks, all in one basis; `noise`: of the access to scalars, the last one."""
     at, basis = looks[-1].at, looks[-1].at.basis

@@ -110,7 +110,7 @@ class NoiseAware(NoiseAwareSettings):
         run = Run.opened(rng_key, self.checkpoint)
         bound = bind(self, args, kwargs, run.key)
         rows, public, coordinates, dimension = bound.rows, bound.public, bound.coordinates, bound.coordinates.dimension
-        charge, scale = run_charge(self, dimension, bound.split.num_rows, run.run_id)
+        charge, scale = run_charge(self, bound.split.num_rows, run.run_id)
         self._label(bound.split)
         with TRACING:
             prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))

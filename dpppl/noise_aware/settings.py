@@ -128,7 +128,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
 
 
 def run_charge(
-    settings: NoiseAwareSettings, dimension: int = 1, num_rows: float = float("inf"), run_id: str | None = None
+    settings: NoiseAwareSettings, num_rows: float = float("inf"), run_id: str | None = None
 ) -> tuple[Charge, float]:
     """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Refuses
     noise that drowns so many rows."""

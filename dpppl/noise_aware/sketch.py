@@ -94,8 +94,8 @@ def next_frame(
     basis: Basis, curvature: Array, left: Array, strength: Array, pieces: Sequence[Array]
 ) -> tuple[Basis, Array]:
     """The basis of the next stage, not whitened, and the curvature of its scaled and reflected latents. The first block is made
-    of the directions `left` (d, n) in u that stand out off the blocks, by `strength` (n,), and of those of the present first
-    block in which the `curvature` is least typical. One block alone stays."""
+    of the directions `left` (d, n) in u that stand out off the blocks, by `strength` (n,), and of those eigenvectors of the
+    present first block whose eigenvalues are farthest from the median. A single block stays."""
     layout, inverse = basis.layout, basis.inverse
     curvature = inverse.swapaxes(1, 2) @ curvature @ inverse
     if len(pieces) == 1:

@@ -21,8 +21,7 @@ class Surrogate(NamedTuple):
     - **centre**, **gradient**, **noise_variance** - where the gradients were taken, the mean noisy score, its privacy noise.
     - **curvature** - draws of h.
     - **off_block**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
-    - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
-      the same."""
+    - **unknown** - (k, b): the share of a coordinate in directions that the data may leave open, as of collinear columns."""
 
     basis: Basis
     centre: Array

@@ -140,7 +140,7 @@ def ranked_unit(rows: Ranks, mask: jax.Array) -> Ranks:
 
 def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
-    is_outside: jax.Array, share: Numbers | float = 1.0, size: Scalar = 1,
+    is_outside: jax.Array, size: Scalar = 1,
 ) -> jax.Array:  # fmt: skip
     """The numbers that a row releases, in their `Order`; of their length see `FIT`. `Fit.from_sums` reads their sums.
 
@@ -149,16 +149,17 @@ def numbers(
     - **flags** - (2,), whether its score and its curvature were clipped, or (3,): and whether it has missing values.
     - **speaks** - whether its score is finite.
     - **is_outside** - whether its response is outside the model's support, so that its score is not finite.
-    - **share** - its survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their variances
-      by its square.
     - **size** - how many numbers it observes."""
-    return assembled(ranked(log_probs, values, weights, squares, size), flags, speaks, is_outside, share)
+    return assembled(ranked(log_probs, values, weights, squares, size), flags, speaks, is_outside)
 
 
 def assembled(
     found: Ranks, flags: jax.Array, speaks: jax.Array, is_outside: jax.Array, share: Numbers | float = 1.0
 ) -> jax.Array:
-    """`numbers` of what was `ranked`."""
+    """`numbers` of what was `ranked`.
+
+    - **share** - the row's survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their
+      variances by its square."""
     possible, departure, moments, variances, by_value, _ = found
     with_flags = jnp.concatenate([share**2 * variances, flags.astype(variances.dtype)])
     fits = jnp.concatenate([FIT * moments * share, variance_unit(len(flags)) * with_flags, by_value * share])

@@ -37,8 +37,8 @@ class Accesses:
     - **rows**, **public** - the model's arrays.
     - **before** - of the number of accesses so far: charges them; called before they are made.
     - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged.
-    - **checkpoint** - the run's file, if one is kept. Its releases are not asked again, and are charged as if they were: the
-      account knows an access by its number, and counts it once."""
+    - **checkpoint** - the run's file, if one is kept. Releases that it holds are not made again. All are charged by their
+      numbers, and a number counts once."""
 
     programs: Programs
     key: jax.Array

@@ -33,17 +33,14 @@ RANKED_DRAWS = 32  # responses drawn for each row, of which its ranks are made
 class Members(NamedTuple):
     """Responses that a row could have given, the real one first.
 
-    - **log_probs**, **weights** - (1 + m,).
+    - **weights** - (1 + m,).
     - **scores**, **jacobian** - (1 + m, d), in u, and None; or (1 + m, k), whose products with the jacobian, of the k numbers
       that a distribution is made of, in blocks of u, are the scores.
-    - **others** - by site, (m, ...).
     - **chances** - (c,), where a row has missing values: then the c ways to fill these in stand in the place of the real one."""
 
-    log_probs: jax.Array
     scores: jax.Array
     weights: jax.Array
     jacobian: jax.Array | None
-    others: Tree
     chances: jax.Array
 
 
@@ -124,7 +121,7 @@ class RowStatistics:
 
     def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
         if not self.responses.is_binary:
-            return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
+            return self.drawn_influence(at, *self.members(at, row, *public_and_key)[:3])
         log_prob, score = self._own(at, row, public_and_key[0])  # the other response's score is -odds as long
         odds, square = odds_of(log_prob), jnp.sum(score**2)
         factor = binary_factor(odds, jnp.sqrt(square), at.norm)
@@ -143,20 +140,17 @@ class RowStatistics:
         else:
             own = jax.tree.map(lambda x: jnp.asarray(x)[None], self.responses.own(latents, row, public))
         if own is None:
-            log_prob, score = each(point, row, public)
-            log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(others)
-            scores = at.basis.pulled(jnp.concatenate([score[None], scores]))
-            return Members(jnp.append(log_prob, log_probs), scores, weights, None, others, chances)
+            scores = jax.vmap(lambda r: each(point, row, public, r)[1])(others)
+            scores = jnp.concatenate([each(point, row, public)[1][None], scores])
+            return Members(at.basis.pulled(scores), weights, None, chances)
         values = jax.tree.map(lambda *x: jnp.concatenate(x), {site: own[site] for site in others}, others)
         found = scores_by_parameters(self.log_likelihood, point, row, public, values)
         if found is None:
-            log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(values)
-            scores, jacobian = at.basis.pulled(scores), None
+            scores, jacobian = at.basis.pulled(jax.vmap(lambda r: each(point, row, public, r)[1])(values)), None
         else:
-            log_probs, scores, jacobian = *found[:2], at.basis.blocks(found[2])
+            scores, jacobian = found[1], at.basis.blocks(found[2])
         silent = jnp.where(self.responses.is_outside(latents, row, public), jnp.nan, 0.0)
-        log_probs, scores = (x.at[: len(chances)].add(silent) for x in (log_probs, scores))
-        return Members(log_probs, scores, weights, jacobian, others, chances)
+        return Members(scores.at[: len(chances)].add(silent), weights, jacobian, chances)
 
     def through(self, at: At, jacobian: jax.Array | None, vectors: jax.Array) -> jax.Array:
         """Vectors like the scores of `Members` as those of u."""

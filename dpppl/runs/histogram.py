@@ -26,8 +26,8 @@ SHARE = 0.01
 
 
 def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
-    """The cost of the histogram of a run of `num_steps` steps of all chains together. The run's mu^2, which only decides the
-    share, is num_steps / noise_multiplier^2; with Poisson rows and many steps as below."""
+    """The cost of the histogram of a run of `num_steps` steps of all chains together: a share of the run's mu^2. That is
+    num_steps / noise_multiplier^2 here; of Poisson rows, what it is for many steps."""
     inverse, rate = noise_multiplier**-2.0, mechanism.subsampling.rate
     cost = num_steps * (inverse if rate == 1.0 else rate**2 * math.expm1(min(inverse, 50.0)))
     noise = ((1.0 - SHARE) / (SHARE * max(cost, 1e-12))) ** 0.5

@@ -17,7 +17,7 @@ from dpppl.row_statistics.fit import ranked, ranked_unit
 
 def test_the_variance_of_scores_may_exceed_the_curvature_in_units_only():
     curvature, scores = 10.0 * np.eye(3)[None], 35.0 * np.eye(3)[None]
-    in_rows, in_units = (np.diagonal(_ratio(scores, 8.0, curvature, most)[0]) for most in (1.0, 20.0))
+    in_rows, in_units = (np.diagonal(_ratio(scores, 8.0, curvature, most, 0)[0]) for most in (1.0, 20.0))
     assert np.all(in_rows < 1.5) and np.all((in_units > 3.0) & (in_units < 4.5))
 
 

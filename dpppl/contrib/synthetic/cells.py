@@ -80,7 +80,7 @@ class CellDetails(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """Why the samples should not be used; empty where nothing speaks against them."""
+        """The findings on the samples, of all levels."""
         return found(self, left_out, misfit)
 
     def rows(self) -> list[tuple[str, str]]:
