@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEARNED, PARTLY, PRIOR = "learned", "partly", "prior"
+WORDS = LEARNED, PARTLY, PRIOR = "learned", "partly", "prior"
 SMALLEST_SHARE, LARGEST_PART, _ERRORS = 0.1, 0.5, 2.0
 MOST_NAMED, _NAMED_FROM, _COLUMNS = 3, 0.1, 1_024
 
@@ -40,6 +40,11 @@ class Learned:
         is_prior = is_wide & (np.abs(np.mean(scores, axis=0)) <= SMALLEST_SHARE**0.5 + error) & is_proper(prior)
         words = np.where(is_prior, PRIOR, np.where(left < 1.0 - LARGEST_PART, LEARNED, PARTLY)).astype(object)
         return cls(share=1.0 - left, words=words)
+
+
+def word_of(share: float) -> str:
+    """The word for an element of which data tell this share of the prior's variance."""
+    return PRIOR if share < SMALLEST_SHARE else LEARNED if share > 1.0 - LARGEST_PART else PARTLY
 
 
 def is_proper(prior: Array) -> Array:

@@ -14,6 +14,7 @@ from dpppl.findings.directions import add_up, together
 from dpppl.findings.verdict import Finding, Found, Level, care, note
 from dpppl.noise_aware.verdict import MOST_MOVED, Verdict, against, misfit
 from dpppl.types import Numbers, Tree
+from dpppl.validation import element_name
 
 Array = np.ndarray
 _SHARE = 0.1
@@ -70,7 +71,7 @@ class Metric:
     def findings(self) -> tuple[Finding, ...]:
         """Findings on a run that clips scores in these coordinates: how much of the information it holds, how far the model's
         misfit, as ranks of responses showed it to the frame, moves estimates, and latents that are known only together."""
-        names = [f"{site}{list(i) if i else ''}" for site, shape in self.shapes.items() for i in np.ndindex(*shape)]
+        names = [element_name(site, i) for site, shape in self.shapes.items() for i in np.ndindex(*shape)]
         known = add_up(together(names, self.covariance))
         return (*self._moved(), *of_information(self.informed), *([note(known)] if known else []))
 

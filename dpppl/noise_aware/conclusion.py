@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from numpyro.diagnostics import print_summary
 
-from dpppl.findings.learned import Learned
+from dpppl.findings.learned import WORDS, Learned
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel
@@ -31,7 +31,7 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels:
     for line in [*verdict.refusals, *verdict.doubts][1:] + [*filter(None, [verdict.released])]:
         print(f"verdict: {line}")
     shares = verdict.share_learned()
-    for word in ("learned", "partly", "prior"):
+    for word in WORDS:
         if names := [name for name, found in shares if found == word]:
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
             print(f"{word}: {shown}")

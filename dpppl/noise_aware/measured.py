@@ -9,6 +9,7 @@ from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
 from dpppl.findings.directions import together
+from dpppl.findings.learned import SMALLEST_SHARE
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.curvature import dispersion
 from dpppl.noise_aware.mixture import Mixture
@@ -22,7 +23,7 @@ MANY_COORDINATES, MOST_BLURRED = 20, 0.5
 MOVED, MOVED_BY_TAILS, MOST_CUT = 0.5, 0.2, 0.05
 """A model that does not fit is a note, up to three limits: how many posterior sds a departure may move estimates; the same where
 other tails are sure; and which part of scores is clipped. Of larger parts a histogram's noise hides the tails."""
-MOST_IMPOSSIBLE, LEAST_LEARNED = 0.002, 0.1
+MOST_IMPOSSIBLE = 0.002
 ONE_SIDED = 1.0  # standard errors
 
 
@@ -73,7 +74,7 @@ class Pull(NamedTuple):
         inverse = np.linalg.pinv(root)
         left, vectors = eigh(inverse @ spread @ inverse.T)
         off = ((last.belief.mean - prior.mean) / prior.scales)[prior.normal]
-        off, is_learned = vectors.T @ inverse @ off, left < 1.0 - LEAST_LEARNED
+        off, is_learned = vectors.T @ inverse @ off, left < 1.0 - SMALLEST_SHARE
         length = np.sum(off[is_learned] ** 2 / (1.0 - left[is_learned]))
         pulled = np.where(is_learned, off * left / np.where(is_learned, 1.0 - left, 1.0), 0.0)
         moved = np.abs(root @ vectors @ pulled) / np.sqrt(np.diag(spread))
@@ -175,7 +176,7 @@ class Measured(Fit):
     @property
     def is_prior(self) -> bool:
         """Whether nothing was learned."""
-        return bool(self.learned) and max(self.learned.values()) < LEAST_LEARNED
+        return bool(self.learned) and max(self.learned.values()) < SMALLEST_SHARE
 
     @property
     def is_wrong(self) -> bool:

@@ -8,12 +8,14 @@ import numpy as np
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.directions import add_up
+from dpppl.findings.learned import WORDS, word_of
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
-from dpppl.noise_aware.measured import LEAST_LEARNED, Measured
+from dpppl.noise_aware.measured import Measured
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.report.render import table
 from dpppl.row_statistics.fit import SURE, certain
+from dpppl.validation import element_name
 
 # Thresholds of several checks; those of one alone stand in it.
 LEAST_DEPARTURE = 0.005  # smaller departures by surprise, and third moments, are not told, however many rows there are
@@ -50,10 +52,9 @@ class Verdict(Measured, verdict.Verdict):
 
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"; "do not read" where the run is refused."""
-        word = lambda share: "prior" if share < LEAST_LEARNED else "learned" if share > 0.5 else "partly"  # noqa: E731
-        found = [(name, word(share)) for name, share in self.learned.items()]
+        found = [(name, word_of(share)) for name, share in self.learned.items()]
         for site, words in self.beyond.items():
-            found += [(self.labels.named(f"{site}{list(i) if i else ''}"), one) for i, one in np.ndenumerate(words)]
+            found += [(self.labels.named(element_name(site, i)), one) for i, one in np.ndenumerate(words)]
         return [(name, REFUSED) for name, _ in found] if self.refusals else found
 
     @property
@@ -70,7 +71,7 @@ class Verdict(Measured, verdict.Verdict):
         words = [word for _, word in self.share_learned()]
         blocks = "; correlations between them are not released" if self.released else ""
         gaps = [] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]
-        counts = [f"{words.count(word)} {word}" for word in ("learned", "partly", "prior", REFUSED) if word in words]
+        counts = [f"{words.count(word)} {word}" for word in (*WORDS, REFUSED) if word in words]
         agree, scatter = f"looks agree within {self.agreement:.2f} sd", f"chi-squared {self.chi_squared:.2f}"
         fit = (
             f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared {self.fit[1]:.1f} of "

@@ -8,6 +8,7 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.types import Tree
+from dpppl.validation import element_name
 
 _CURE = 'labels={"weights": ["age", "smoker=yes"]}'
 
@@ -78,7 +79,7 @@ class Labels:
         found: dict[str, Tree] = {}
         for site, value in samples.items():
             places = np.ndindex(*np.shape(value)[2:]) if site in self.axes else ()
-            apart = {self.named(f"{site}{list(i)}"): value[(slice(None), slice(None), *i)] for i in places}
+            apart = {self.named(element_name(site, i)): value[(slice(None), slice(None), *i)] for i in places}
             found |= apart or {site: value}
         return found
 
