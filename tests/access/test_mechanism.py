@@ -275,18 +275,6 @@ def test_transformations_change_nothing(subsampling, generator, x64):
         assert np.all(np.abs(expected["b"][0] - expected["b"][1]) > 1e-3)
 
 
-def test_latents_may_be_shared_by_a_batch_of_keys():
-    keys = jax.random.split(jax.random.key(0), 2)
-    result = jax.vmap(lambda key: noisy_sum(door(), linear, Z, ROWS, 1.0, key=key, noise_multiplier=2.0).total)(keys)
-    assert result["a"].shape == (2, 2) and result["b"].shape == (2,)
-    assert np.all(result["a"][0] != result["a"][1])
-
-
-def test_without_jit_it_is_the_same():
-    result = noisy_sum(door(), linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
-    np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
-
-
 # Whose classes
 
 

@@ -204,27 +204,6 @@ def test_threads_never_spend_more_than_the_target(way, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
-    """Each run would cost .8 of a target of 1, and two more than that; the second asks when the first has begun a twentieth of its steps."""
-    matched = mcmc_of(**TARGET).calibrated_kernel().step_size
-    kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=0.65 * matched)
-    mcmc = dpppl.MCMC(kernel, num_warmup=10, num_samples=30, progress_bar=False, print_cost=False, **TARGET)
-    assert 0.75 < mcmc.privacy_plan().epsilon < 0.85
-    calls = []
-
-    def nested(call, *_):
-        calls.append(None)
-        if len(calls) == 1:
-            with pytest.raises(BudgetExceededError):
-                mcmc.run(dpppl.secret_key(), Y)
-        return call()
-
-    run_through(monkeypatch, nested)
-    mcmc.run(dpppl.secret_key(), Y)
-    assert 0.75 < mcmc.privacy_report().epsilon < 0.85
-
-
-@pytest.mark.slow
 @every_way
 def test_runs_beside_each_other_are_charged_apart(way, monkeypatch):
     """A second run begins while the first one is between two chunks."""
