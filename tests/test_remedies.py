@@ -411,7 +411,7 @@ def test_files_that_cannot_be_read(name, content, tmp_path):
 
 # Every cure that is code
 
-ROWS, SHORT = (X, Y), {"num_warmup": 2, "num_samples": 4}
+SHORT = {"num_warmup": 2, "num_samples": 4}
 QUIET = COST | {"progress_bar": False}
 
 

@@ -208,12 +208,6 @@ class TestAccountants:
         fine = spent(event(100.0, 10_000, 0.01), 1e-5)
         assert fine.accountant.startswith("PLD") and fine.epsilon == pytest.approx(0.027225, rel=2e-3)
 
-    @pytest.mark.slow
-    def test_extreme_noise_returns_quickly(self):
-        for e in (event(0.01, 3, 0.3), event(0.001, 10, 0.5), event(0.1, 10**5, 0.9), event(1e5, 10**9, 0.5)):
-            report = spent(e, 1e-5)
-            assert report.epsilon >= 0 and report.meaningful == (report.epsilon <= 100)
-
     def test_names(self):
         assert spent(event(1.0), 1e-5).accountant == "exact Gaussian (analytic)"
         assert spent(event(1.0, 10, 0.1), 1e-5).accountant == "PLD (tilted Fourier transform)"

@@ -287,27 +287,6 @@ def test_every_step_of_every_chain_is_charged_before_it_runs(method, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=["interrupt", "error"])
-@pytest.mark.parametrize("method, steps", [("vectorized", 2 * 9), ("sequential", 9)])
-def test_a_run_that_stops_is_charged_for_what_it_started(method, steps, error, monkeypatch):
-    """At the third chunk of three steps; the report is that of a run of as many steps."""
-    watch = Watch(monkeypatch, fail_at=3, error=error)
-    watch.mcmc = mcmc = mcmc_of(num_warmup=20, num_samples=40, num_chains=2, chain_method=method)
-    with pytest.raises(type(error)):
-        mcmc.run(jax.random.key(0), Y)
-    report = mcmc.privacy_report()
-    assert report.status == "interrupted" and report.num_accesses == steps
-    multiplier = np.sqrt(2 / 0.01) / 20.0 * 0.99**0.5  # the rest counts clipped rows
-    expected = dpppl.accounting.GaussianEvent(noise_multipliers=((multiplier, steps),))
-    assert report.epsilon_at(1e-5) == pytest.approx(dpppl.accounting.epsilon(expected, 1e-5), rel=3e-4)
-    assert "interrupted" in str(report) and mcmc.last_state is None
-    with pytest.raises(dpppl.ConfigurationError, match="`run` must be called"):
-        mcmc.get_samples(group_by_chain=True)
-    with pytest.raises(KeyReuseError):
-        mcmc.run(jax.random.key(0), Y)
-
-
-@pytest.mark.slow
 def test_an_interrupted_chain_among_sequential_ones(monkeypatch):
     """The first chain has run to its end and the second has begun: all of it is charged."""
     watch = Watch(monkeypatch, fail_at=22, error=KeyboardInterrupt())

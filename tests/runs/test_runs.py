@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,36 +170,6 @@ def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
     else:
         with pytest.raises(BudgetExceededError):
             way.run(thing, dpppl.secret_key())
-
-
-@pytest.mark.quick_cases(1)
-@every_way
-def test_threads_never_spend_more_than_the_target(way, monkeypatch):
-    """Four threads ask for all of it at once: one is admitted, and the others are refused while it is at its first step."""
-    thing, outcomes, barrier = way.make(**TARGET), [], threading.Barrier(4)
-    others = threading.Event()
-
-    def waiting(call, *_):
-        others.wait(20)
-        return call()
-
-    run_through(monkeypatch, waiting)
-
-    def go():
-        barrier.wait()
-        try:
-            way.run(thing, dpppl.secret_key())
-            outcomes.append("ran")
-        except BudgetExceededError:
-            outcomes.append("refused")
-        if len(outcomes) >= 3:
-            others.set()
-
-    threads = [threading.Thread(target=go) for _ in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert sorted(outcomes) == ["ran", "refused", "refused", "refused"]
-    assert 0.99 < thing.privacy_report().epsilon <= 1.0 and way.spent(thing) == way.steps
 
 
 @pytest.mark.slow
