@@ -106,7 +106,6 @@ EPSILON = "epsilon --noise-multiplier 10 --steps 10 --delta 1e-5"
 COMMANDS = [
     ("an unknown command", lambda: command("epsilons"), "epsilons|epsilon", lambda: command(EPSILON)),
     ("delta forgotten", lambda: command("epsilon --noise-multiplier 10 --steps 10"), "--delta", lambda: command(EPSILON)),
-    ("noise forgotten", lambda: command("epsilon --steps 10 --delta 1e-5"), "--noise-multiplier", lambda: command(EPSILON)),
     ("a rate of 2", lambda: command(EPSILON + " --rate 2"), "rate|(0, 1]", lambda: command(EPSILON + " --rate .2")),
     ("steps of 1e3", lambda: command("epsilon --noise-multiplier 10 --steps 1e3 --delta 1e-5"), "--steps|1e3", lambda: command("epsilon --noise-multiplier 10 --steps 1000 --delta 1e-5")),
     ("a schema that is not there", lambda: command(SYNTH.replace("cells.json", "none.json")), "none.json", lambda: command(SYNTH)),
@@ -119,10 +118,7 @@ COMMANDS = [
     ("a model without its colon", lambda: command(f"verify {MODEL} --argument y=float32[40]"), ":", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
     ("an unknown argument", lambda: command(f"verify {MODEL}:mean --argument x=float32[40]"), "'x'", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
     ("an unknown type", lambda: command(f"verify {MODEL}:mean --argument y=float[40]"), "argument y|float32[100, 3]", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
-    ("a report that is a table", lambda: command(f"report {CSV}"), "rows.csv|JSON", lambda: command(EPSILON)),
-    ("a ledger that is a table", lambda: command(f"ledger show {CSV}"), "rows.csv|ledger", lambda: command(EPSILON)),
     ("plan without N", lambda: command("plan --epsilon 1 --delta 1e-5"), "--num-data", lambda: command("plan --num-data 1000 --epsilon 1 --delta 1e-5 --latents 2 --steps 100 --rate 1")),
-    ("calibrate without steps", lambda: command("calibrate --epsilon 1 --delta 1e-5"), "--steps", lambda: command("calibrate --epsilon 1 --delta 1e-5 --steps 10")),
 ]
 
 AREAS = {"disk": DISK, "synthetic": SYNTHETIC, "commands": COMMANDS}
