@@ -7,9 +7,9 @@ with u measures the curvature along u. After a pair the position climbs. Every a
 costs as much as the same number of other steps. Where the matched step is too long, this noise is small compared with the
 curvature.
 
-It serves chains whose norm is given, or whose model has no frame: a frame knows its steps. Three means of 5,000 rows, norm 2, 200 + 200
-steps: without a search DPSGLD's steps are unstable from epsilon 3 on, its means 99 posterior sds off at 10, and those of DPSGHMC and
-DPSGNHT at 30. With it all means lie within .2 of a posterior sd.
+It serves chains whose norm is given, or whose model has no frame: a frame knows its steps. Three means of 5,000 rows, norm 2,
+200 + 200 steps: without a search DPSGLD's steps are unstable from epsilon 3 on, its means 99 posterior sds off at 10, and those
+of DPSGHMC and DPSGNHT at 30. With it all means lie within .2 of a posterior sd.
 """
 
 from typing import NamedTuple
