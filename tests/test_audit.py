@@ -129,8 +129,6 @@ def test_noise_that_is_halved_is_seen(make, epsilon, altered):
     ("options", "words"),
     [
         ({"attack": "grey_box"}, "attack"),
-        ({"confidence": 0.3}, "confidence must be in"),
-        ({"num_trials": 10}, "num_trials must be at least 100"),
     ],
 )
 def test_arguments_out_of_range_are_refused(options, words):
@@ -142,10 +140,6 @@ def test_arguments_out_of_range_are_refused(options, words):
 def test_what_cannot_be_attacked_is_refused():
     with pytest.raises(dpppl.ConfigurationError, match="audit attacks kernels of dpppl"):
         audit(7, Y, delta=1e-5)
-    with pytest.raises(dpppl.ConfigurationError, match="give num_steps with a kernel"):
-        audit(mcmc(), Y, num_steps=1, delta=1e-5)
-    with pytest.raises(dpppl.ConfigurationError, match='use "white_box" or "one_run"'):
-        audit(mcmc(), Y, attack="black_box", delta=1e-5)
     unfixed = svi(model, clipping_norm=1.0, target_epsilon=1.0, target_delta=1e-5)
     with pytest.raises(dpppl.ConfigurationError, match="give noise_multiplier"):
         audit(unfixed, Y, num_steps=1, delta=1e-5, attack="black_box")

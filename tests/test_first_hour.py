@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density
-from small_models import latent, logistic, seen
+from small_models import latent, logistic
 from small_models import normal_mean as mean
 
 import dpppl
@@ -88,110 +88,7 @@ def test_nothing_to_infer():
             run()
 
 
-def fixed(y, table):
-    seen(y.reshape(N), latent("mu") + table[0], size=N)
-
-
-def players(at_bats, hits):
-    """As in the gallery's baseball and eight schools: one latent a row, until the observations are the rows."""
-    with numpyro.plate("players", at_bats.shape[0]):
-        numpyro.sample("hits", dist.Binomial(at_bats, probs=numpyro.sample("p", dist.Beta(2.0, 5.0))), obs=hits)
-
-
-def times_at_bat(player, hit, num_players):
-    with numpyro.plate("players", num_players):
-        p = numpyro.sample("p", dist.Beta(2.0, 5.0))
-    seen(hit, dist.Bernoulli(p[player]))
-
-
-def standardised(x, y):
-    logistic((x - x.mean(0)) / x.std(0), y)
-
-
-def with_public_moments(x, y, mean, std):
-    logistic((x - mean) / std, y)
-
-
-def classes(x, y):
-    seen(y, dist.Categorical(logits=x @ latent("w", 3, 2)))
-
-
-def classes_of_integers(x, y):
-    classes(x, y.astype(int))
-
-
-def of_a_frame(data):
-    normal(data["a"])
-
-
-TABLE, GROUP, HITS = np.arange(float(N), dtype=np.float32), np.arange(N) % 5, np.full(N, 45)
-PUBLIC_TABLE, LABELS = dpppl.Public(TABLE), Y.astype(np.float32)
-MOMENTS = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
 FRAME = pd.DataFrame(X, columns=list("abc"))
-REFUSED = {  # a model and its arguments, what the refusal says, and models and arguments of its cure
-    "a fixed number of rows": (fixed, (Y, PUBLIC_TABLE), ["fixes the number of rows"]),
-    "rows that sum up groups": (players, (HITS, Y), ["a continuous latent of each row", "one observation a row, and the groups' latents outside"],
-                                (times_at_bat, GROUP, Y, 5)),
-    "standardised": (standardised, (X, Y), ["site 'y' couples the rows", "a standard deviation over rows",
-                     "publicly known of all rows as a dpppl.Public one"], (with_public_moments, X, Y, *MOMENTS)),
-    "labels that are floats": (classes, (X, LABELS), ["labels of classes are integers: observe y.astype(int)"],
-                               (classes_of_integers, X, LABELS), (logistic, X, LABELS)),
-    "columns by name": (of_a_frame, (FRAME,), ["for columns by name pass a dict of them"], (of_a_frame, dict(FRAME.items()))),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_models_that_are_refused_and_their_cures(name):
-    model, args, words, *cures = REFUSED[name]
-    message = refused(model, *args)
-    assert all(part in message for part in words), message
-    assert model is not fixed or "Public" not in message
-    for cure, *its in cures:
-        assert split(cure, *its).num_rows == N
-
-
-def forward(logits, words):
-    """Log probability of words, with states summed out."""
-    initial, transition, emission = logits
-    step = lambda a, word: (jax.nn.logsumexp(a[:, None] + transition, 0) + emission[:, word], None)  # noqa: E731
-    return jax.nn.logsumexp(jax.lax.scan(step, initial + emission[:, words[0]], words[1:])[0])
-
-
-def hidden_markov(num_states, num_words):
-    flat = lambda *shape: dist.Dirichlet(jnp.ones(shape)).to_event(1)  # noqa: E731
-    return numpyro.sample("transition", flat(num_states, num_states)), numpyro.sample(
-        "emission", flat(num_states, num_words)
-    )
-
-
-def semi_supervised(states, words, more_words):
-    """As in NumPyro's gallery: two series, one of them with its states."""
-    transition, emission = hidden_markov(3, 4)
-    numpyro.sample("states", dist.Categorical(transition[states[:-1]]), obs=states[1:])
-    numpyro.sample("words", dist.Categorical(emission[states]), obs=words)
-    numpyro.factor("unsupervised", forward((jnp.zeros(3), jnp.log(transition), jnp.log(emission)), more_words))
-
-
-def many_sequences(states, words, more_words):
-    """The cure: each row holds a sequence with its states, and one without."""
-    transition, emission = hidden_markov(3, 4)
-    with numpyro.plate("data", states.shape[0]):
-        numpyro.sample("states", dist.Categorical(transition[states[:, :-1]]).to_event(1), obs=states[:, 1:])
-        numpyro.sample("words", dist.Categorical(emission[states]).to_event(1), obs=words)
-        logits = jnp.zeros(3), jnp.log(transition), jnp.log(emission)
-        numpyro.factor("unsupervised", jax.vmap(lambda words: forward(logits, words))(more_words))
-
-
-def test_series_are_refused_once_with_a_cure():
-    rng = np.random.default_rng(1)
-    states, words, more = rng.integers(0, 3, 20), rng.integers(0, 4, 20), rng.integers(0, 4, 50)
-    for wrap in (lambda x: x, dpppl.Public):
-        message = refused(semi_supervised, states, words, wrap(more))
-        assert "pass many sequences as rows: arrays of shape (num_sequences, T)" in message
-    found = split(many_sequences, states.reshape(5, 4), words.reshape(5, 4), more.reshape(5, 10))
-    assert found.num_rows == 5 and set(found.latents) == {"transition", "emission"}
-    message = refused(logistic, X, Y[:-1], kind=ConfigurationError)
-    assert "different numbers of rows: 'x' has 12, 'y' has 11. Entry i of each array belongs to row i" in message
 
 
 # Arguments

@@ -78,26 +78,12 @@ def test_wrong_arguments_of_pictures_are_named():
         plotting.private_beside_prior({}, {}, level=90)
 
 
-DRAWS = {"w": np.zeros((5, 2))}
 WRONG = [
-    (plotting.learned_share, ([0.1, 0.2],), "learned_shares"),
     (plotting.learned_share, ({"w": np.ones(2)},), "not numbers"),
     (plotting.learned_share, ({"w": "much"},), "the share of 'w'"),
-    (plotting.attack_picture, (0.5,), r"dpppl\.contrib\.audit\.audit"),
-    (plotting.attack_picture, ([(0.1, 0.2)],), r"dpppl\.contrib\.audit\.audit"),
-    (plotting.budget_spent, ("data.ledger",), r"PrivacyLedger\.open"),
-    (plotting.budget_spent, (None,), r"PrivacyLedger\.open"),
-    (plotting.plan_picture, ({"rates": 1.0},), r"dpppl\.accounting\.plan"),
-    (plotting.survival_plot, (np.ones((3, 4)),), "survival_curve"),
-    (plotting.mixing, (np.ones((2, 100)),), "get_samples"),
     (plotting.mixing, ({"w": "draws"},), "samples of 'w'"),
-    (plotting.private_beside_prior, (DRAWS, np.ones((5, 2))), "a dict by site"),
-    (plotting.private_beside_prior, (np.ones((5, 2)), DRAWS), "a dict by site"),
-    (uncertainty.learned_shares, (DRAWS, 0.5), "a dict by site"),
-    (uncertainty.discoveries, ({"w": 0.1},), "bayes_factors"),
     (uncertainty.discoveries, ("few",), "bayes_factors"),
     (functools.partial(uncertainty.discoveries, prior_null="half"), ([0.1],), "prior_null"),
-    (functools.partial(uncertainty.discoveries, false_discovery_rate=None), ([0.1],), "false_discovery_rate"),
 ]
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import pandas as pd
+import pandas as pd  # noqa: F401  (for the code of the table)
 import pyarrow as pa
 import pytest
 from cures import PACKAGE, messages
@@ -388,27 +388,6 @@ def test_leave_one_out_of_arviz_points_to_the_private_score():
 # Files
 
 
-def test_columns_and_text_files(tmp_path):
-    """Text files hold floats, whatever one row holds; the other files have types of their own."""
-    frame = pd.DataFrame({"age": np.arange(N), "income": np.arange(N) + 0.5, "job": "x"})
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    frame.to_csv(tmp_path / "rows.tsv", index=False, sep="\t")
-    frame.to_parquet(tmp_path / "rows.parquet")
-    for name in ("rows.csv", "rows.tsv", "rows.parquet"):
-        both = dpppl.from_disk(tmp_path / name, columns=["age", "income"])
-        np.testing.assert_array_equal(both.read(0, N), frame[["age", "income"]])
-        np.testing.assert_array_equal(dpppl.from_disk(tmp_path / name, "income").read(3, 2), [3.5, 4.5])
-        refused(ConfigurationError, ["no column 'wage'"], dpppl.from_disk, tmp_path / name, "wage")
-        assert "0.5" not in repr(both)
-    refused(ConfigurationError, ["column 'job' is of type"], dpppl.from_disk, tmp_path / "rows.parquet", "job")
-    (tmp_path / "odd.csv").write_bytes(b"a,b\n1,2e-1\nx,-.5\n,+3\nNA,\xe9\n")
-    odd = dpppl.from_disk(tmp_path / "odd.csv", ["a", "b"])
-    np.testing.assert_allclose(odd.read(0, 4), [[1.0, 0.2], [np.nan, -0.5], [np.nan, 3.0], [np.nan, np.nan]])
-    sampler = mcmc()
-    sampler.run(dpppl.secret_key(), dpppl.from_disk(tmp_path / "rows.csv")["income"])
-    assert sampler.get_samples()["mu"].shape == (4,)
-
-
 MARK = "77123.25"
 
 
@@ -432,7 +411,7 @@ def test_files_that_cannot_be_read(name, content, tmp_path):
 
 # Every cure that is code
 
-ROWS, SHORT = (X, Y), {"num_warmup": 2, "num_samples": 4}
+SHORT = {"num_warmup": 2, "num_samples": 4}
 QUIET = COST | {"progress_bar": False}
 
 

@@ -407,7 +407,8 @@ def _svi_that_ran(**settings):
     return found, run(x(), np.zeros(N)).params
 
 
-def _queries():
+@functools.cache
+def queries():
     """By name, functions of (x, y): whatever looks at rows but for the runs."""
     ran, params = _svi_that_ran(num_data=N)
     key, keep = dpppl.secret_key, {"noise_multiplier": 50.0}
@@ -420,7 +421,7 @@ def _queries():
     ids = [f"{TEXT}{i // 2}" for i in range(N)]
     return {
         "private_score": lambda x, y: dpppl.private_score(key(), score, dpppl.Public(1.0), x, y, bounds=(0, 1), **keep),
-        "a public column": lambda x, y: dpppl.private_score(key(), score, y, x, x, bounds=(0, 1), **keep),
+        "a_public_column": lambda x, y: dpppl.private_score(key(), score, y, x, x, bounds=(0, 1), **keep),
         "estimate_elbo": lambda x, y: ran.estimate_elbo(key(), params, x, y, bound=1.0, **keep),
         "estimate_accuracy": lambda x, y: ran.estimate_accuracy(key(), params, fine, x, y, **keep),
         "init": lambda x, y: by_hand.init(key(), x, y),
@@ -433,9 +434,9 @@ def _queries():
         "ids": lambda x, y: grouped[0](
             x, np.zeros(N), person=y if isinstance(y, str) or not _could_be_ids(y) else None
         ),
-        "units, MCMC": lambda x, y: grouped[0](x, y, person=ids),
-        "units, SVI": lambda x, y: grouped[1](x, y, person=ids),
-        "units, NoiseAware": lambda x, y: grouped[2](x, y, person=ids),
+        "units_of_MCMC": lambda x, y: grouped[0](x, y, person=ids),
+        "units_of_SVI": lambda x, y: grouped[1](x, y, person=ids),
+        "units_of_NoiseAware": lambda x, y: grouped[2](x, y, person=ids),
     }
 
 
@@ -447,14 +448,13 @@ def _could_be_ids(value):
     return False
 
 
-def query_failures(cases):
-    """For each case and query, as y: (name, query, failure)."""
-    for query, ask in _queries().items():
-        for name, wrong in cases.items():
-            yield name, query, call(ask, x(), wrong(N))
+QUERIES = (
+    "private_score a_public_column estimate_elbo estimate_accuracy init update tune audit warmup ids units_of_MCMC units_of_SVI "
+    "units_of_NoiseAware"
+).split()  # fmt: skip
 
 
-def _misplaced(value):
+def misplaced(value):
     """Calls with a value where none belongs, by name."""
     key, y = dpppl.secret_key, np.full(N, NUMBER)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0)
@@ -468,10 +468,11 @@ def _misplaced(value):
         "too few": lambda run, maker: run(value),
         "ids that are none": lambda run, maker: run(x(), y, person=value),
     }
-    for name, act in calls.items():
-        for method, make in METHODS.items():
-            yield f"{name}, {method}", lambda act=act, make=make: act(*reversed(make()))
-    settings = {
+    return {
+        f"{name}, {method}": lambda act=act, make=make: act(*reversed(make()))
+        for name, act in calls.items()
+        for method, make in METHODS.items()
+    } | {
         "clipping_norm": lambda: mcmc_of(dpppl.DPSGLD(model, clipping_norm=value)).run(key(), x(), y),
         "subsampling": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=value),
         "step_size": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, step_size=value),
@@ -496,14 +497,8 @@ def _misplaced(value):
         "audited": lambda: dpppl.contrib.audit.audit(value, x(), y, num_steps=1, delta=1e-5),
         "from_disk": lambda: dpppl.from_disk(value),
     }
-    for name, act in settings.items():
-        yield name, act
 
 
-def misplaced_failures():
-    """(where, what, failure) of values that are given where none belongs."""
-    values = {"an array": lambda: np.full(N, NUMBER), "words": lambda: [TEXT] * N, "a dict": lambda: {TEXT: NUMBER},
-              "an object": Patient, "a negative number": lambda: -NUMBER}  # fmt: skip
-    for what, value in values.items():
-        for where, act in _misplaced(value()):
-            yield where, what, call(act)
+PLACES = list(misplaced(None))
+MISPLACED = {"an array": lambda: np.full(N, NUMBER), "words": lambda: [TEXT] * N, "a dict": lambda: {TEXT: NUMBER},
+             "an object": Patient, "a negative number": lambda: -NUMBER}  # fmt: skip

@@ -218,7 +218,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FactorPlan:
     """How a row's gradients are formed in all latents.
 
     - **forms**, **program** - one for each latent; the flat program of one row.
@@ -240,7 +240,7 @@ class Plan:
         return sum(size for size, fast in zip(sizes, faster) if fast) > 0.5 * sum(sizes)
 
 
-def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> Plan:
+def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> FactorPlan:
     """How to form the gradients of `log_likelihood(z, row, public)` in z, from the shapes and types of one row alone."""
     leaves, tree = jax.tree.flatten((z, row, public))
     num_latents, num_row = len(jax.tree.leaves(z)), len(jax.tree.leaves(row))
@@ -263,7 +263,7 @@ def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) ->
         forms.append(form)
         factored.append(use)
     summed = [use for use in uses.found if use not in factored and is_summed(use)]
-    return Plan(tuple(forms), tuple(summed), tuple(factored), program)
+    return FactorPlan(tuple(forms), tuple(summed), tuple(factored), program)
 
 
 def _saves(use: Use) -> bool:
@@ -277,7 +277,7 @@ def _saves(use: Use) -> bool:
     return positions == 1 and m * n >= _SAVING * (m + n)
 
 
-def factors(plan: Plan, leaves: Sequence[jax.Array]) -> list[tuple[jax.Array, ...]]:
+def factors(plan: FactorPlan, leaves: Sequence[jax.Array]) -> list[tuple[jax.Array, ...]]:
     """Of one row: what `plan.forms` describe, given the leaves of (z, row, public)."""
     whole = [number for number, form in enumerate(plan.forms) if form.kind == "whole" and not form.restore]
     chosen = {use.place: use for use in (*plan.summed, *plan.factored) if use is not None}

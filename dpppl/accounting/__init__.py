@@ -6,7 +6,7 @@ In reading order:
     relations     neighbouring data sets: zero-out, add or remove, replace
     additive      costs that add up over accesses that earlier answers chose: mu^2 and Renyi divergence
     unit          the unit of privacy: a row, or the rows of a person
-    accountants   events -> epsilon(delta), delta(epsilon)
+    privacy_spent events -> epsilon(delta), delta(epsilon)
     dp_events     from the events of dp_accounting to ours, and back
     curves        exact Gaussian, PLD and RDP behind one interface
     pld           privacy loss distributions, composed by a tilted Fourier transform
@@ -19,7 +19,6 @@ In reading order:
     tradeoff      delta(epsilon) -> what an attack can achieve: error rates, advantage, mu, predictive value
 """
 
-from dpppl.accounting.accountants import PrivacySpent, delta, epsilon, group_epsilon, spent
 from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
     calibrate_advantage,
@@ -29,6 +28,7 @@ from dpppl.accounting.dp_events import from_dp_event, to_dp_event
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.planning import Plan, plan
 from dpppl.accounting.prices import compare
+from dpppl.accounting.privacy_spent import PrivacySpent, delta, epsilon, group_epsilon, spent
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.tradeoff import TradeOff, trade_off
 

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 
-from dpppl.accounting import accountants
+from dpppl.accounting import privacy_spent
 from dpppl.accounting.dp_events import Events
 from dpppl.errors import ConfigurationError
 from dpppl.validation import checked, fraction
@@ -59,7 +59,7 @@ def calibrate_advantage(
     125.9
     """
     fraction(target_advantage, name="target_advantage")
-    cost = lambda sigma: accountants.delta(make_event(sigma), 0.0, accountant)  # noqa: E731
+    cost = lambda sigma: privacy_spent.delta(make_event(sigma), 0.0, accountant)  # noqa: E731
     return _search(
         cost, target_advantage, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12, what="advantage"
     )
@@ -69,7 +69,7 @@ def _cost(
     make_event: Callable[..., Events], target_epsilon: float, target_delta: float, accountant: str,
     neighboring_relation: str | None, group_size: int = 1,
 ) -> Callable[[float], float]:  # fmt: skip
-    accountants.check_delta(target_delta)
+    privacy_spent.check_delta(target_delta)
     try:
         inspect.signature(make_event).bind(1.0)
     except TypeError as error:
@@ -80,7 +80,7 @@ def _cost(
         pass
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
-    return lambda value: accountants.group_epsilon(
+    return lambda value: privacy_spent.group_epsilon(
         make_event(value), target_delta, group_size, accountant, neighboring_relation=neighboring_relation
     )
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpppl.accounting import accountants, calibration, looks
+from dpppl.accounting import calibration, looks, privacy_spent
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 from dpppl.validation import a, checked, positive, positive_integer
@@ -172,7 +172,7 @@ def plan(
     inference = dpppl.NoiseAware(model, target_epsilon=1, target_delta=1e-05)
     inference.run(dpppl.secret_key(), *data)
     """
-    accountants.check_delta(target_delta)
+    privacy_spent.check_delta(target_delta)
     if (target_epsilon is None) == (target_advantage is None):
         raise ConfigurationError("give target_epsilon or target_advantage, not both.")
     given = {"num_data": num_data, "num_latents": num_latents, "row_curvature": row_curvature, "prior_sd": prior_sd}
@@ -207,7 +207,7 @@ def plan(
         warnings.append(
             f"delta is not below 1 / number of rows = {1 / num_data:.2g}: a mechanism may publish whole rows."
         )
-    if whole[1] > accountants.LARGEST_MEANINGFUL_EPSILON:
+    if whole[1] > privacy_spent.LARGEST_MEANINGFUL_EPSILON:
         warnings.append("an epsilon above 100 is not a meaningful guarantee.")
     return Plan(
         num_data=num_data, target_delta=target_delta, row_curvature=row_curvature, clipping_norm=norm, prior_sd=prior_sd,
@@ -222,7 +222,7 @@ def least_read(num_data: float, noise_multiplier: float, delta: float) -> tuple[
     Below, the verdict is "read with care": noise hides the ranks of responses, which check the model. Logistic regressions of 3
     and 10 coefficients, with 1,000 to 16,000 rows at epsilon .1 to 2, were read up to .134, and with care from .15 on."""
     event = GaussianEvent(noise_multipliers=((READ * math.sqrt(num_data), 1),))
-    return accountants.epsilon(event, delta), (noise_multiplier / READ) ** 2
+    return privacy_spent.epsilon(event, delta), (noise_multiplier / READ) ** 2
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def _priced(
         return calibration.calibrate_noise_multiplier(event, target_epsilon, delta), float(target_epsilon)
     assert target_advantage is not None
     noise = calibration.calibrate_advantage(event, target_advantage)
-    return noise, accountants.epsilon(event(noise), delta)
+    return noise, privacy_spent.epsilon(event(noise), delta)
 
 
 def _recommend(

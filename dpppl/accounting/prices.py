@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpppl.accounting import accountants
+from dpppl.accounting import privacy_spent
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.validation import checked
 
@@ -40,7 +40,7 @@ def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> li
     for name, events in runs.items():
         own = as_events(events)
         total = (*total, *own)
-        epsilon, together = accountants.epsilon(own, delta), accountants.epsilon(total, delta)
-        advantage = accountants.delta(own, 0.0)
+        epsilon, together = privacy_spent.epsilon(own, delta), privacy_spent.epsilon(total, delta)
+        advantage = privacy_spent.delta(own, 0.0)
         found.append(Priced(name=name, epsilon=epsilon, advantage=advantage, total_epsilon=together))
     return found

@@ -35,7 +35,7 @@ from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, Released, prepared
 from dpppl.row_statistics.shared_law import statistics_of
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import OWN_NORM, TRACING, Plan, prove
+from dpppl.runs.driver import OWN_NORM, TRACING, RunPlan, prove
 from dpppl.runs.histogram import Histogram, histogram_charge
 from dpppl.runs.session import Run, Session, session
 from dpppl.types import Function, Tree
@@ -221,7 +221,7 @@ class Located:
 
 @contextmanager
 def locate(
-    run: Run, plan: Plan, budget: Budget, histogram_in: Callable[[Metric | None], Histogram], locator: Locator | None = None
+    run: Run, plan: RunPlan, budget: Budget, histogram_in: Callable[[Metric | None], Histogram], locator: Locator | None = None
 ) -> Iterator[tuple[Session, Located]]:  # fmt: skip
     """Open the session of a run and make its first accesses, each charged before; yield the session and what they found.
 

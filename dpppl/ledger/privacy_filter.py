@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpppl.accounting import GaussianEvent, SelectionEvent, rdp
-from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import gaussian_mu
+from dpppl.accounting.privacy_spent import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
 from dpppl.validation import check_not_swapped, plain

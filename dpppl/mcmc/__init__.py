@@ -27,6 +27,6 @@ A run.
     verdict       which elements of each site may be read
     outcome       samples, weights, verdict; a table
     details       the report's lines about chains
-    settings      arguments, checked
+    checks        arguments, checked
     runner        NumPyro's calls
 """

@@ -13,7 +13,7 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.randomness import keys
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, RunPlan
 from dpppl.types import Function, Tree
 
 _MOST_NUMBERS = 2**26
@@ -120,12 +120,12 @@ class Chains:
             own.add("z")  # positions, which tell with the samples how long steps are
         return (*self.call.fields, *sorted(own - set(self.call.fields)))
 
-    def plan(self, warmup: int = 0, print_cost: bool = False, progress_bar: bool = False) -> Plan:
+    def plan(self, warmup: int = 0, print_cost: bool = False, progress_bar: bool = False) -> RunPlan:
         """The driver's plan for these chains; `warmup`: steps that the progress bar calls warmup."""
         call, how, mapping = self.call, self.call.chain_method, None
         if len(self.groups) == 1 and call.num_chains > 1:
             mapping = placing.together(how if callable(how) else _MAPPINGS[how], call.rows)
-        return Plan(
+        return RunPlan(
             method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=call.rows,
             public=call.public, charges=self.charges, what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
             print_cost=print_cost, progress_bar=progress_bar,

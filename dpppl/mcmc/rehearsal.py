@@ -1,4 +1,4 @@
-"""A rehearsal of a chain without rows: on the prior and the noise alone, before any step is charged.
+"""A rehearsal of a chain without rows: on the prior and the noise alone, before any step is charged, in .1 s of a processor.
 
 The frame and the histogram of an automatic norm, on which the length of steps depends, are charged by then.
 """

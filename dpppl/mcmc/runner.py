@@ -21,17 +21,17 @@ from dpppl.frame.norms import affordable_norm, chosen_norm
 from dpppl.information_flow.row_free import proved
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.chains import Call, Chains, fields_to_collect
+from dpppl.mcmc.checks import checked_kernel, has_frame
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome, print_table
 from dpppl.mcmc.rehearsal import check_prior_stability
-from dpppl.mcmc.settings import checked_kernel, has_frame
 from dpppl.mcmc.verdict import Reading
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, Plan, drive, on_host
+from dpppl.runs.driver import TRACING, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.runs.session import Run, Session
@@ -286,7 +286,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             call = replace(call, discarded=self.num_warmup + rest, num_collected=kept)
         return opened, _with_norm(kernel, bound, call, found), found.counted
 
-    def _plan(self, chains: Chains, bound: BoundKernel, start: Start, warmup: int = 0) -> Plan:
+    def _plan(self, chains: Chains, bound: BoundKernel, start: Start, warmup: int = 0) -> RunPlan:
         """The plan of a run that begins with the kernel of `bound`, and at `start` unless the caller gives a start."""
         begin = partial(self._begin, bound, chains.call, start)
         return replace(chains.plan(warmup, self.print_cost, self.progress_bar), begin=begin)

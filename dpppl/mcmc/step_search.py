@@ -1,11 +1,11 @@
 """A search for the largest stable step, in the first part of the warmup, from noisy gradients that are released anyway.
 
-A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. So the search makes
-accesses in pairs, at the position - r u / 2 and + r u / 2, with a direction u. The difference of the two gradients, divided by
-the distance r, is -H u plus noise. Its running mean turns u towards the stiffest direction (a power iteration), and its product
-with u measures the curvature along u. After a pair the position climbs. Every access has the noise of the plan, so a search
-costs as much as the same number of other steps. Where the matched step is too long, this noise is small compared with the
-curvature.
+A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. The search makes accesses
+in pairs, at the position -+ r u / 2. The difference of two gradients over r is -H u plus noise: its running mean turns u towards
+the stiffest direction (a power iteration), its product with u measures the curvature. After a pair the position climbs. Accesses
+have the plan's noise, which is small beside the curvature where the matched step is too long. It serves chains whose norm is
+given, or whose model has no frame: a frame knows its steps. With norm 2 on three means of 5,000 rows, 200 + 200 steps, DPSGLD
+explodes without it from epsilon 3 on (at 10, means are 99 sds off), DPSGHMC and DPSGNHT at 30. With it means lie within .2 sd.
 """
 
 from typing import NamedTuple

@@ -120,8 +120,8 @@ class Responses:
                 f"together; {FLAT}."
             )
         sites = [*sites, *latents] if split.missing else sites
-        is_once = lambda scale: scale is None or (isinstance(scale, int | float) and scale == 1)  # noqa: E731
-        scaled = tuple(s["name"] for s in sites if not is_once(s["scale"]))
+        is_unscaled = lambda scale: scale is None or (isinstance(scale, int | float) and scale == 1)  # noqa: E731
+        scaled = tuple(s["name"] for s in sites if not is_unscaled(s["scale"]))
         is_open = not split.summed and not any(censoring.is_censored(s["fn"]) for s in sites)
         is_single, is_plain = is_open and len(sites) == 1, is_open and not (scaled or has_gaps)
         may_share = may_share and is_plain and _is_free_of_rows(cls(split, 1, from_one_key=is_single))

@@ -65,7 +65,7 @@ def exchange(what: str, mine: object) -> list[Tree]:
     """Each process's value, anything that JSON can hold, by the number of the process."""
     number = next(_numbers)
     _tell(number, index(), what, mine)
-    return [_told(number, process, what) for process in range(count())]
+    return [_heard(number, process, what) for process in range(count())]
 
 
 def from_first(what: str, act: Callable[[], R]) -> R:
@@ -92,21 +92,21 @@ def bytes_from_first(what: str, read: Callable[[], bytes | None]) -> bytes | Non
     return np.asarray(multihost_utils.broadcast_one_to_all(mine), np.uint8).tobytes()
 
 
-def enter(what: str, act: Function, told: Function = lambda: None) -> tuple[Tree, Tree]:
-    """The result of `act()`, and that of `told()` in process 0 after it.
+def enter(what: str, act: Function, reply: Function = lambda: None) -> tuple[Tree, Tree]:
+    """The result of `act()`, and that of `reply()` in process 0 after it.
 
     Process 0 acts once all have come to this call, the others after it. Where it raises, they raise the same and do not act."""
     number, results = next(_numbers), []
     if leads():
-        return _led_after_all(number, what, act, told)
+        return _led_after_all(number, what, act, reply)
     _tell(number, index(), what, None)
-    told_by_first = _told(number, "all", what)
+    from_first_process = _heard(number, "all", what)
     token = _following.set(True)
     try:
         results.append(act())
     finally:
         _following.reset(token)
-    return results[0], told_by_first
+    return results[0], from_first_process
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def watched() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not getattr(error, "told", False):
+        if not getattr(error, "reported", False):
             number = next(_numbers)
             with contextlib.suppress(Exception):
                 _tell(number, index(), "", None, error)
@@ -126,7 +126,7 @@ def watched() -> Iterator[None]:
 
 def _led(number: int, what: str, act: Callable[[], R]) -> R:
     if not leads():
-        return _told(number, "all", what)
+        return _heard(number, "all", what)
     try:
         value = act()
     except BaseException as error:
@@ -136,19 +136,19 @@ def _led(number: int, what: str, act: Callable[[], R]) -> R:
     return value
 
 
-def _led_after_all(number: int, what: str, act: Function, told: Function) -> tuple[Tree, Tree]:
+def _led_after_all(number: int, what: str, act: Function, reply: Function) -> tuple[Tree, Tree]:
     results: list[Tree] = []
 
     def acted() -> Tree:
         for process in range(1, count()):
-            _told(number, process, what)
+            _heard(number, process, what)
         results.append(act())
-        return told()
+        return reply()
 
     try:
         said = _led(number, what, acted)
     except BaseException as error:
-        error.told = True  # type: ignore[attr-defined]
+        error.reported = True  # type: ignore[attr-defined]
         raise
     if number:  # all are here: what was said before has been heard
         _client().key_value_delete(f"dpppl/{number - 1}/")
@@ -168,7 +168,7 @@ def _tell(number: int, place: object, what: str, value: object, error: BaseExcep
     _client().key_value_set(f"dpppl/{number}/{place}", json.dumps(message))
 
 
-def _told(number: int, place: object, what: str) -> Tree:
+def _heard(number: int, place: object, what: str) -> Tree:
     """The message with this number. Raises the other process's exception, or ProcessError if no message comes."""
     process = 0 if place == "all" else place
     message = json.loads(_waited(f"dpppl/{number}/{place}", f"process {process} has not come to '{what}'"))
@@ -179,7 +179,7 @@ def _told(number: int, place: object, what: str) -> Tree:
             words = f"process {raised_in} was ended by {kind}: see its output. All that had begun is charged."
             raised = ProcessError
         error: Tree = raised(words)
-        error.told = True
+        error.reported = True
         raise error
     if message["what"] != what:
         raise ProcessError(

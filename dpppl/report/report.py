@@ -135,7 +135,7 @@ class PrivacyReport:
         return None if self.delta is None else self._spent(self.delta)
 
     def _spent(self, delta: float) -> accounting.PrivacySpent:
-        accounting.accountants.check_delta(delta)
+        accounting.privacy_spent.check_delta(delta)
         if not self.events:
             return accounting.PrivacySpent(0.0, delta, "no access", True)
         return accounting.spent(self.events, delta, group_size=self.unit.group_size)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from dpppl import accounting
-from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON
+from dpppl.accounting.privacy_spent import LARGEST_MEANINGFUL_EPSILON
 from dpppl.data.disk import Block, Draw, OnDisk, reading
 from dpppl.data.rows import placement_of
 from dpppl.errors import warn

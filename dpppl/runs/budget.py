@@ -11,8 +11,8 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
-from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON
 from dpppl.accounting.events import GaussianEvent
+from dpppl.accounting.privacy_spent import LARGEST_MEANINGFUL_EPSILON
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, LedgerError, warn

@@ -158,7 +158,7 @@ def prove(function: Function, arguments: tuple[object, ...], rows: int) -> tuple
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Request):
+class RunPlan(Request):
     """The plan of a run, fixed before any data are looked at: what it requests, with a charge for each group, and its steps.
 
     - **method** - how it steps, and what of it is kept.
@@ -189,7 +189,7 @@ class Plan(Request):
         return self.chain_groups[0], self.rows, self.public, number, number
 
 
-def drive(run: Run, plan: Plan, budget: Budget, conclude: Function, opened: Session | None = None) -> Tree:
+def drive(run: Run, plan: RunPlan, budget: Budget, conclude: Function, opened: Session | None = None) -> Tree:
     """Run all steps of each group of chains. Returns `conclude(last states without keys, records)`, each by group; until that is
     done the run keeps its checkpoint.
 
@@ -221,7 +221,7 @@ def drive(run: Run, plan: Plan, budget: Budget, conclude: Function, opened: Sess
 
 
 def _chunks(
-    plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None, bar: Foreign
+    plan: RunPlan, program: Program, opened: Session, checkpoint: Checkpoint | None, bar: Foreign
 ) -> list[tuple[Tree, Tree]]:
     method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Tree, Tree]] = []

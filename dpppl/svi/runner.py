@@ -21,7 +21,7 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, Plan, drive, on_host
+from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
 from dpppl.runs.session import Run, Session
 from dpppl.svi import optimizers
@@ -185,14 +185,14 @@ class SVI(SVIByHand):
                 thinning = thinning_for(state.optim_state, num_steps, thinning)
                 begin = partial(self._begin, objective, rows, start if locator is None else Start.FRAME)
 
-                def plan(objective: Objective, state: SVIState, charge: Charge) -> Plan:
+                def plan(objective: Objective, state: SVIState, charge: Charge) -> RunPlan:
                     counts = jnp.zeros(NUM_COUNTS) if charge.mechanism.counts else None
                     method = Method(
                         step=self.step_function(objective, charge.mechanism, charge.noise_multipliers[0]), num_steps=num_steps,
                         length=-(-num_steps // NUM_CHUNKS // thinning) * thinning, thinning=thinning, last=self._phi,
                         mean=lambda state: (self._phi(state), counts),
                     )  # fmt: skip
-                    return Plan(
+                    return RunPlan(
                         method=method, chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
                         settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, begin=begin,
                         progress_bar=progress_bar, describe=lambda done: "SVI",

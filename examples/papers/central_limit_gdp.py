@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dpppl.accounting.accountants import check_delta
 from dpppl.accounting.curves import gaussian_delta, gaussian_epsilon
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.privacy_spent import check_delta
 from dpppl.errors import ConfigurationError
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from dpppl.accounting import accountants
-from dpppl.accounting.accountants import check_delta
+from dpppl.accounting import privacy_spent
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.accounting.privacy_spent import check_delta
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
 from dpppl.errors import ConfigurationError
 from examples.papers.central_limit_gdp import approximate_epsilon
@@ -111,9 +111,9 @@ def compared(event: GaussianEvent, delta: float) -> dict[str, float]:
         return basic_composition(*one, count)[0], advanced_composition(*one, count, delta / 2)[0]
 
     found = {
-        "tight": accountants.epsilon(event, delta),
+        "tight": privacy_spent.epsilon(event, delta),
         "GDP, central limit (approximate)": approximate_epsilon(event, delta),
-        "RDP": accountants.epsilon(event, delta, "rdp"),
+        "RDP": privacy_spent.epsilon(event, delta, "rdp"),
     }
     basic, advanced = composed(event.sampling_rate)
     found |= {"advanced composition": advanced, "basic composition": basic}
@@ -264,7 +264,7 @@ def largest_step_size(
 
     def excess(log_step: float) -> float:
         event = langevin_event(math.exp(log_step), **settings)
-        return float(np.log(np.clip(accountants.epsilon(event, delta, accountant) / epsilon, 1e-9, 1e9))) + 5e-4
+        return float(np.log(np.clip(privacy_spent.epsilon(event, delta, accountant) / epsilon, 1e-9, 1e9))) + 5e-4
 
     return math.exp(brentq(excess, math.log(1e-12), math.log(1e3), xtol=2e-4))
 

@@ -275,18 +275,6 @@ def test_transformations_change_nothing(subsampling, generator, x64):
         assert np.all(np.abs(expected["b"][0] - expected["b"][1]) > 1e-3)
 
 
-def test_latents_may_be_shared_by_a_batch_of_keys():
-    keys = jax.random.split(jax.random.key(0), 2)
-    result = jax.vmap(lambda key: noisy_sum(door(), linear, Z, ROWS, 1.0, key=key, noise_multiplier=2.0).total)(keys)
-    assert result["a"].shape == (2, 2) and result["b"].shape == (2,)
-    assert np.all(result["a"][0] != result["a"][1])
-
-
-def test_without_jit_it_is_the_same():
-    result = noisy_sum(door(), linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
-    np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
-
-
 # Whose classes
 
 
@@ -410,22 +398,6 @@ def holds(text, value):
     """Whether a lowered program holds this float32 as a literal, in decimals or in hexadecimal bytes."""
     numbers = [float(number) for number in re.findall(r"-?\d+\.\d+(?:[eE][-+]?\d+)?", text)]
     return bool(np.any(np.isclose(numbers, value, rtol=1e-6, atol=0))) or value.tobytes().hex() in text.lower()
-
-
-@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5), Poisson(0.01)], ids=["full", "dense", "sparse"])
-def test_the_program_text_holds_no_row(subsampling):
-    """The same search finds the rows of a program that captured them, short arrays and long ones."""
-    for captured in (3, 2_000):
-        rows = np.random.default_rng(1).uniform(100, 900, (2_000, 3)).astype(np.float32)[:captured]
-        sought = rows[[0, 1, -1]].ravel()
-
-        def function(z, rows, key):
-            return noisy_sum(door(subsampling=subsampling), linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
-
-        text = jax.jit(function).lower(Z, rows, jax.random.key(0)).as_text()
-        assert not any(holds(text, value) for value in sought)
-        text = jax.jit(lambda z, key: function(z, jnp.asarray(rows), key)).lower(Z, jax.random.key(0)).as_text()  # noqa: B023
-        assert all(holds(text, value) for value in sought)
 
 
 def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):

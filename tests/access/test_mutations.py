@@ -252,7 +252,7 @@ MUTATIONS = [
     Mutation("warmup not charged", "dpppl.runs.budget:_Run.charged", "charge.begun(count)", "charge.begun(max(0, count - 5))",
              "test_mcmc:test_without_a_budget_runs_add_up"),
     Mutation("threads admitted at once", "dpppl.runs.budget:_Run.held", "return self.planned if self.is_open else self.charged",
-             "return self.charged", "test_runs:test_what_a_run_has_reserved_is_held_for_it", ("monkeypatch",)),
+             "return self.charged", "test_budget:test_what_is_reserved_is_not_free"),
     Mutation("what an interrupt left is lost", "dpppl.runs.budget:Reservation.__exit__", "self._run.is_open = False",
              "self._run.is_open = True", "test_runs:test_what_an_interrupted_run_left_can_be_spent", (_svi, "monkeypatch")),
     Mutation("a copy with an account of its own", "dpppl.runs.budget:Budget.__getstate__", "run.ended()", "_Run(())",

@@ -11,12 +11,12 @@ from dpppl import accounting
 from dpppl.accounting import (
     GaussianEvent,
     SelectionEvent,
-    accountants,
     calibrate_noise_multiplier,
     delta,
     epsilon,
     from_dp_event,
     group_epsilon,
+    privacy_spent,
     round_down,
     spent,
     to_dp_event,
@@ -135,10 +135,6 @@ class TestAccountants:
         assert delta(event(1e9), 0.0) <= 1e-6
         assert epsilon(event(1e-50), 1e-5) > 1e6 and not spent(event(1e-50), 1e-5).meaningful
 
-    def test_composition_is_one_gaussian(self):
-        e = GaussianEvent(noise_multipliers=((10.0, 100), (5.0, 25)))
-        assert epsilon(e, 1e-5) == pytest.approx(epsilon(event(math.sqrt(0.5)), 1e-5), rel=1e-12)
-
     def test_replacing_a_row_moves_a_sum_by_two_norms(self):
         """dp_accounting's RDP wants sigma / 2 for that, its PLD wants sigma; the other way they say 4.73 and 24.4."""
         ours = event(1.0, neighboring_relation="replace_one")
@@ -212,12 +208,6 @@ class TestAccountants:
         fine = spent(event(100.0, 10_000, 0.01), 1e-5)
         assert fine.accountant.startswith("PLD") and fine.epsilon == pytest.approx(0.027225, rel=2e-3)
 
-    @pytest.mark.slow
-    def test_extreme_noise_returns_quickly(self):
-        for e in (event(0.01, 3, 0.3), event(0.001, 10, 0.5), event(0.1, 10**5, 0.9), event(1e5, 10**9, 0.5)):
-            report = spent(e, 1e-5)
-            assert report.epsilon >= 0 and report.meaningful == (report.epsilon <= 100)
-
     def test_names(self):
         assert spent(event(1.0), 1e-5).accountant == "exact Gaussian (analytic)"
         assert spent(event(1.0, 10, 0.1), 1e-5).accountant == "PLD (tilted Fourier transform)"
@@ -251,7 +241,7 @@ class TestAccountants:
     @pytest.mark.parametrize("bad", [True, "1e-5", None, [1e-5]])
     def test_delta_must_be_a_number(self, bad):
         with pytest.raises(ConfigurationError, match="give a number in"):
-            accountants.check_delta(bad)
+            privacy_spent.check_delta(bad)
 
     def test_the_smallest_of_several_bounds_holds(self, monkeypatch):
         """Later curves are not asked where none can be below; one at the largest meaningful epsilon is meaningful."""
@@ -262,8 +252,8 @@ class TestAccountants:
                 lambda delta: asked.append(name) or epsilon, lambda _: epsilon, name, lambda delta, found: final
             )
 
-        largest = accountants.LARGEST_MEANINGFUL_EPSILON
-        monkeypatch.setattr(accountants.curves, "ROUND_UP", 1.0)
+        largest = privacy_spent.LARGEST_MEANINGFUL_EPSILON
+        monkeypatch.setattr(privacy_spent.curves, "ROUND_UP", 1.0)
         for curves, found in (
             ([curve("a", 3.0), curve("b", 2.0), curve("c", 4.0)], (2.0, "b", True)),
             ([curve("a", 3.0), curve("b", 2.0, True), curve("c", 1.0)], (2.0, "b", True)),
@@ -271,7 +261,7 @@ class TestAccountants:
             ([curve("a", np.nextafter(largest, np.inf))], (np.nextafter(largest, np.inf), "a", False)),
         ):
             asked.clear()
-            monkeypatch.setattr(accountants.curves, "build", lambda *_, curves=curves: curves)
+            monkeypatch.setattr(privacy_spent.curves, "build", lambda *_, curves=curves: curves)
             report = spent(event(1.0), 1e-5)
             assert (report.epsilon, report.accountant, report.meaningful) == found
             assert asked == [c.name for c in curves if c.name != "c" or found[0] != 2.0 or not curves[1].final(0, 0)]

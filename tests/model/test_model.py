@@ -1,4 +1,3 @@
-import functools
 import gc
 import weakref
 
@@ -11,10 +10,9 @@ import pytest
 from flax import nnx
 from numpyro.contrib.funsor import enum
 from numpyro.contrib.module import random_nnx_module
-from numpyro.infer import Predictive
 from numpyro.infer.util import potential_energy
 from small_models import seen
-from zoo import ZOO, G, N
+from zoo import ZOO, N
 
 from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import Public
@@ -72,19 +70,6 @@ def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
             assert a.dtype == jnp.result_type(float)
             scale = np.maximum(1.0, np.max(np.abs(b), axis=tuple(range(1, b.ndim)), keepdims=True))
             assert np.max(np.abs(a - b) / scale) < (1e-10 if x64 else 1e-5)
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("entry", [BY_NAME["flax_network"], BY_NAME["scaled_subsample"]], ids=repr)
-def test_eager_calls_agree_with_jitted_ones(entry):
-    args, kwargs = entry.data(0)
-    split = split_model(entry.model, args, kwargs)
-    rows, public = split.arrays(args, kwargs)
-    z = jax.tree.map(lambda a: a[0], random_z(split, 1))
-    eager = split.log_prior(z, public)
-    for i in range(N):
-        eager += split.log_likelihood(z, jax.tree.map(lambda a, i=i: a[i], rows), public)
-    assert eager == pytest.approx(float(jax.jit(log_joint(split, rows, public))(z)), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["hierarchical_logistic_regression", "horseshoe", "scoped", "loc_scale_reparam"])
@@ -256,20 +241,6 @@ def test_half_precision_models_are_not_taken_for_coupled_ones():
             numpyro.sample("y", dist.Bernoulli(logits=hidden.sum(-1).astype(jnp.float32)), obs=y)
 
     split_model(model, (np.ones((N, 32)), Y), {})
-
-
-def test_models_still_predict_under_numpyro():
-    entry = BY_NAME["hierarchical_logistic_regression"]
-    args, kwargs = entry.plain(0)
-    del kwargs["y"]
-    assert Predictive(entry.model, num_samples=2)(jax.random.key(0), *args, **kwargs)["y"].shape == (2, N)
-
-
-def test_partial_models_and_keyword_settings():
-    entry = BY_NAME["hierarchical_logistic_regression"]
-    (x, group), kwargs = entry.data(0)
-    split = split_model(functools.partial(entry.model, num_groups=G), (x, group), {"y": kwargs["y"]})
-    assert split.latents["standardised"].shape == (G,)
 
 
 def test_what_follows_from_a_discrete_latent_of_a_row_is_not_returned():

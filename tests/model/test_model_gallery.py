@@ -190,15 +190,6 @@ def test_a_mixture_of_torsion_angles_splits():
 # Models that are refused
 
 
-def without_plate(x, y):
-    numpyro.sample("y", dist.Bernoulli(logits=x @ draw("w", dist.Normal(jnp.zeros(2), 1.0))), obs=y)
-
-
-def counted_groups(group, y):
-    effects = draw("effects", dist.Normal(jnp.zeros(len(np.unique(group))), 1.0))
-    seen(y, effects[group])
-
-
 def squared_exponential(x):
     return jnp.exp(-0.5 * (x[:, None] - x) ** 2) + 0.1 * jnp.eye(x.shape[0])
 
@@ -290,24 +281,13 @@ def eight_schools(schools, y, scale):
     numpyro.sample("y", dist.Normal(draw("mu") + theta, scale), obs=y)
 
 
-def partially_pooled(y):
-    seen(y, lambda _: numpyro.sample("theta", dist.Normal(0.0, 1.0)))
-
-
 def regression(x, y, shape=(2,)):
     w = draw("w", dist.Normal(jnp.zeros(shape), 1.0).to_event(len(shape)))
     seen(y, dist.Bernoulli(logits=x @ w))
 
 
-def ordinal(x, y):
-    cuts = draw("cuts", dist.ImproperUniform(dist.constraints.ordered_vector, (), (2,)))
-    seen(y, dist.OrderedLogistic(x, cuts))
-
-
 SERIES = "rows must be independent, and this is one series; pass many sequences as rows: arrays of shape (num_sequences"
 REFUSED = [
-    (without_plate, (normal(N, 2), integers(2, N)), ["wrap it in numpyro.plate", "whose rows must be independent"]),
-    (counted_groups, (integers(3, N), normal(N)), ["np.unique(group)", "pass it as an argument of its own, a Python number"]),
     (gp, (normal(N), normal(N)), ["one MultivariateNormal of all rows together", "numpyro.contrib.hsgp"]),
     (latent_gp, (normal(N), integers(2, N)), ["'f' (MultivariateNormal) is one draw that ties", "numpyro.contrib.hsgp"]),
     (capture_recapture, (integers(2, N, T),), ["carry the recursion with jax.lax.scan", "numpyro.factor"]),
@@ -322,12 +302,7 @@ REFUSED = [
     (stochastic_volatility_of_declared_length, (normal(N), N), ["Site 's' has an axis as long as the data"]),
     (observed_random_walk, (normal(N),), [f"one GaussianRandomWalk of all rows together: {SERIES}"]),
     (eight_schools, (N, normal(N), normal(N)), ["site 'theta' is a latent of each row", "run dpppl.SVI"]),
-    (partially_pooled, (normal(N),), ["site 'theta' is a continuous latent of each row", "or run dpppl.SVI"]),
-    (regression, (normal(N, 2), integers(2, N, 1)), ["observes an array of shape (7, 1)", "shape (7,)", "observe y[:, 0]"]),
-    (regression, (normal(N, 2), integers(2, N), Public((2, 1))), ["distribution of site 'y' has shape (7, 7)", "logits[:, 0]"]),
-    (regression, (normal(N, 2), integers(2, N, 1), Public((2, 1))), ["with .to_event(1) on the distribution, or observe y[:, 0]"]),
     (regression, (normal(N, 2), integers(2, N), Public((2, 4))), ["the model fails on x float32[", "(7, 4)"]),
-    (ordinal, (normal(N), integers(3, N).astype(np.float32)), ["site 'y' takes no values of dtype float32", "y.astype(int)"]),
 ]  # fmt: skip
 
 

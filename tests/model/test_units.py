@@ -263,11 +263,6 @@ def test_ids_with_the_index_of_other_rows_are_refused():
     assert grouped(linear, (frame, y), {"person": ids.loc[frame.index]}, "person", 2, key())[1][MASK].all()
 
 
-def test_ids_must_be_given():
-    with pytest.raises(ConfigurationError, match=r"give person=\.\.\."):
-        grouped(linear, rows_of(4), {}, "person", 2, key())
-
-
 def test_nothing_is_grouped_without_a_name_or_twice():
     args = rows_of(4)
     assert grouped(linear, args, {}, None, 3, key()) == (args, {})

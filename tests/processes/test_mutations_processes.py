@@ -6,9 +6,9 @@ SAID, TOGETHER, SUM = "dpppl.processes.messages:", "dpppl.runs.processes:Process
 ALIKE = "test_checksum:test_it_does_not_depend_on_how_rows_are_dealt_out"
 
 MUTATIONS = [
-    Mutation("a charge that is not awaited", f"{SAID}enter", 'told_by_first = _told(number, "all", what)', "told_by_first = None",
+    Mutation("a charge that is not awaited", f"{SAID}enter", 'from_first_process = _heard(number, "all", what)', "from_first_process = None",
              "test_messages:test_nobody_acts_before_process_0_has"),
-    Mutation("a charge before all have come", f"{SAID}_led_after_all", "_told(number, process, what)", "pass",
+    Mutation("a charge before all have come", f"{SAID}_led_after_all", "_heard(number, process, what)", "pass",
              "test_messages:test_process_0_acts_after_all_have_come"),
     Mutation("a refusal that stays in process 0", f"{SAID}_led", '_tell(number, "all", what, None, error)', '_tell(number, "all", what, None)',
              "test_messages:test_what_process_0_refuses_all_raise"),

@@ -40,8 +40,6 @@ def frame_model(frame):
     mean(frame["y"])
 
 
-
-
 def batches():
     for start in range(0, N, 10):
         yield X[start : start + 10], Y[start : start + 10]
@@ -53,8 +51,6 @@ def of_table(group, y, table):
         numpyro.sample("y", dist.Normal(u[group] + table[group], 1.0), obs=y)
 
 
-
-
 NPZ, H5 = FOLDER / "rows.npz", FOLDER / "rows.h5"
 np.savez(NPZ, y=F)
 with h5py.File(H5, "w") as file:
@@ -62,7 +58,6 @@ with h5py.File(H5, "w") as file:
 TABLE = np.arange(4.0, dtype=np.float32)
 
 ARGUMENTS = [
-    ("a path as the data", lambda: chain(str(NPY)), "'y'|path|from_disk", lambda: chain(dpppl.from_disk(str(NPY)))),
     ("a column's name beside a frame", lambda: chain(pd.DataFrame({"x": F, "y": F})[["x"]], "y", model=linear), "x float32[40, 1]|y str, no array|(1,)", lambda: chain(X, F, model=linear)),
     ("None as the data", lambda: chain(None), "'y'|None|array", lambda: chain(F)),
     ("an npz file", lambda: chain(np.load(NPZ)), "'y'|NpzFile", lambda: chain(np.load(NPZ)["y"])),
@@ -80,7 +75,6 @@ ARGUMENTS = [
     ("rows without columns", lambda: chain(X[:, :0], Y, model=lambda x, y: slope(x.sum(1), y)), "'x'|no columns", lambda: chain(X, Y, model=lambda x, y: slope(x.sum(1), y))),
     ("a table with one column too few", lambda: chain(X[:, :2], Y, model=logistic), "x float32[40, 2]|(3,)", lambda: chain(X, Y, model=logistic)),
     ("a public response", lambda: chain(X, Public(Y), model=logistic), "'y'|dpppl.Public|private", lambda: chain(X, Y, model=logistic)),
-    ("Public without a value", lambda: chain(F, Public(), model=offset), "Public|value", lambda: chain(F, Public(TABLE), model=offset)),
     ("Public of a file's path", lambda: chain(F, Public(str(NPY)), model=offset), "table str|taken for an array", lambda: chain(F, Public(np.load(NPY)), model=offset)),
     ("Public of a source", lambda: chain(F, Public(dpppl.from_disk(NPY)), model=offset), "'table'|on disk", lambda: chain(F, Public(np.load(NPY)), model=offset)),
     ("Public of words", lambda: chain(F, Public(np.array(["a", "b"])), model=offset), "'table'|numbers", lambda: chain(F, Public(np.array([0, 1])), model=offset)),
@@ -97,22 +91,10 @@ def forgot_obs(x, y):
         numpyro.sample("y", dist.Normal(w * x, 1.0))
 
 
-
-
-
-
-
-
-
-
 def negative_scale(y):
     mu = normal()
     with rows(y):
         numpyro.sample("y", dist.Normal(mu, -1.0), obs=y)
-
-
-
-
 
 
 def of_arrays(x, y):
@@ -141,57 +123,11 @@ def with_default():
     return model
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-def outside_with(y):
-    mu = normal()
-    numpyro.plate("data", y.shape[0])
-    numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-
-
-
-def prior_of_rows(y):
-    mu = numpyro.sample("mu", dist.Normal(y[0], 1.0))
-    with rows(y):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-
-
-
 def random_effect(y):
     mu = normal()
     with rows(y):
         e = numpyro.sample("e", dist.Normal(0.0, 1.0))
         numpyro.sample("y", dist.Poisson(jnp.exp(mu + e)), obs=y)
-
-
-
-
-def discrete_global(y):
-    k = numpyro.sample("k", dist.Poisson(3.0))
-    with rows(y):
-        numpyro.sample("y", dist.Normal(1.0 * k, 1.0), obs=y)
-
-
-def mixture_global(y):
-    mu = normal("mu", 2)
-    with rows(y):
-        numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), dist.Normal(mu, 1.0)), obs=y)
-
-
 
 
 def string_law(y):
@@ -201,8 +137,6 @@ def string_law(y):
 
 def of_key(rng_key, y):
     mean(y)
-
-
 
 
 def two_plates(x, y):
@@ -220,42 +154,16 @@ def one_plate(x, y):
         numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
 
 
-
-
-
-
-
-
-def diffs(y):
-    mu = normal()
-    with numpyro.plate("data", y.shape[0] - 1):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.diff(y))
-
-
-
-
-
-
-
-
-
-
-
-
 MODELS = [
     ("obs forgotten", lambda: split(forgot_obs, F, F), "obs|'y'", lambda: split(slope, F, F)),
     ("x * w for x @ w", lambda: split(of_arrays, X, F), "x * w|x float32[40, 3]|(40, 3)", lambda: split(linear, X, F)),
     ("an index of a scalar latent", lambda: split(scalar_indexed, F), "mu[0]|ind", lambda: split(mean, F)),
     ("a deterministic of a latent's name", lambda: split(same_name, F), "two sites are named 'mu'", lambda: split(mean, F)),
     ("a default that is the data", lambda: split(with_default(), F), "captures|a default|argument", lambda: split(with_default(), F, F)),
-    ("a plate without with", lambda: split(outside_with, F), "'y'|plate|with", lambda: split(mean, F)),
-    ("a prior at the first row", lambda: split(prior_of_rows, F), "'mu'|prior", lambda: split(mean, F)),
     ("a random effect of each row", lambda: split(random_effect, Y), "'e'|each row|obs_mask", lambda: split(mean, F)),
-    ("a discrete latent of all rows", lambda: split(discrete_global, F), "'k'|discrete", lambda: split(mixture_global, F)),
     ("a law by name", lambda: split(string_law, F), "\"mu\"|Distribution|str|dist.Normal", lambda: split(mean, F)),
     ("a model that wants a key", lambda: split(of_key, F), "rng_key|'y'", lambda: split(mean, F)),
     ("two plates for two columns", lambda: split(two_plates, F, F), "different plates|one numpyro.plate", lambda: split(one_plate, F, F)),
-    ("differences of rows", lambda: split(diffs, F), "'y'|39|series", lambda: split(mean, F)),
     ("a model's result in place of a model", lambda: chain(F, model=handlers.seed(mean, 0)(F)), "the model is None|function", lambda: chain(F, model=mean)),
     ("a negative scale", lambda: split(negative_scale, F), "'y'|scale|positive", lambda: split(mean, F)),
 ]
@@ -294,19 +202,6 @@ def masked(y, ok):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
-
-
-
-
-
-
-def dropped_inside(y, ok):
-    mu = normal()
-    y = y[ok]
-    with rows(y):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-
-
 IDS = np.arange(N) // 2
 
 MISSING = [
@@ -316,7 +211,6 @@ MISSING = [
     ("a covariate with a Gamma law", lambda: split(covariate(lambda: dist.Gamma(2.0, 1.0)), GAPS, F, OK), "missing values of 'x'|LogNormal", lambda: split(covariate(lambda: dist.LogNormal(0.0, 1.0)), GAPS, F, OK)),
     ("a covariate with a Poisson law", lambda: split(covariate(lambda: dist.Poisson(2.0)), GAPS, F, OK), "'x|finite|support", lambda: split(covariate(lambda: dist.Binomial(8, 0.3)), GAPS, F, OK)),
     ("three missing covariates", lambda: split(missing(3), X, F, OK), "'x0|4096|256", lambda: split(missing(2), X, F, OK)),
-    ("rows chosen inside the model", lambda: split(dropped_inside, GAPS, OK), "y[ok]|truth values|handlers.mask(mask=ok)", lambda: split(masked, GAPS, OK)),
     ("missing covariates and persons", lambda: noise_aware(GAPS, F, OK, model=summed, settings={"unit": "person", "max_rows_per_unit": 2}, person=IDS), "missing|unit", lambda: noise_aware(GAPS, F, OK, model=summed)),
 ]
 
@@ -330,27 +224,6 @@ def lives(time, censored, end=None, how=None):
         numpyro.sample("time", law, obs=time, infer={} if how is None else {"censored_by": end if how == "end" else how})
 
 
-def inspected(bounds, visits=None, how="right"):
-    place = normal("place")
-    with rows(bounds):
-        law = dist.IntervalCensoredDistribution(dist.Weibull(jnp.exp(place), 1.5), bounds[:, 0], bounds[:, 1])
-        given = {"none": {}, "right": {"inspected_at": visits}, "other": {"censored_by": 1.0}}[how]
-        numpyro.sample("time", law, obs=bounds, infer=given)
-
-
-def by_latent(time, censored):
-    place, end = normal("place"), numpyro.sample("end", dist.LogNormal(0.0, 1.0))
-    with rows(time):
-        law = dist.RightCensoredDistribution(dist.Weibull(jnp.exp(place), 1.5), censored)
-        numpyro.sample("time", law, obs=time, infer={"censored_by": end})
-
-
-def not_censored(time, end):
-    place = normal("place")
-    with rows(time):
-        numpyro.sample("time", dist.Weibull(jnp.exp(place), 1.5), obs=time, infer={"censored_by": end})
-
-
 END = np.random.default_rng(1).uniform(0.5, 2.0, N).astype(np.float32)
 LIFE = np.random.default_rng(2).weibull(1.5, N).astype(np.float32)
 TIME, CENSORED = np.minimum(LIFE, END), LIFE > END
@@ -361,13 +234,8 @@ def survive(*args, **kwargs):
 
 
 SURVIVAL = [
-    ("no censoring times", lambda: survive(TIME, CENSORED), "'time'|censored_by", lambda: survive(TIME, CENSORED, END, "end")),
-    ("an unknown site", lambda: survive(TIME, CENSORED, END, "dropout"), "'dropout'|site", lambda: survive(TIME, CENSORED, END, "end")),
-    ("censored by a latent", lambda: survive(TIME, CENSORED, model=by_latent), "latent", lambda: survive(TIME, CENSORED, END, "end")),
-    ("a mark where nothing is censored", lambda: survive(TIME, END, model=not_censored), "'time'|censored", lambda: survive(TIME, CENSORED, END, "end")),
     ("words as indicators", lambda: survive(TIME, np.where(CENSORED, "yes", "no"), END, "end"), "'censored'|str", lambda: survive(TIME, np.where(CENSORED, "yes", "no") == "yes", END, "end")),
     ("a negative end", lambda: survive(TIME, CENSORED, -1.0, "end"), "'time'|censored_by|positive", lambda: survive(TIME, CENSORED, END, "end")),
-    ("intervals without inspections", lambda: survive(np.stack([TIME, TIME + 1], 1), model=lambda b: inspected(b, how="none")), "'time'|inspected_at", lambda: survive(np.stack([TIME, TIME + 1], 1), np.stack([TIME, TIME + 1], 1), model=inspected)),
 ]
 
 AREAS = {"arguments": ARGUMENTS, "models": MODELS, "missing": MISSING, "survival": SURVIVAL}

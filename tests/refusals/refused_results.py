@@ -5,7 +5,7 @@ import matplotlib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from refused_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
+from refused_common import AWARE, CHAIN, F, N, X, Y, key, mcmc, mean, normal, rows
 
 import dpppl
 import dpppl.contrib.audit
@@ -97,8 +97,6 @@ SCORES = [
     ("a survival curve without a latent", lambda: curve(samples={"nu": np.zeros(20)}), "'place'", lambda: curve()),
     ("times by words", lambda: curve(times=["1 year"]), "times|real numbers", lambda: curve()),
     ("a matrix of times", lambda: curve(times=np.zeros((2, 2))), "times|(T,)", lambda: curve()),
-    ("a level of 95", lambda: curve(level=95), "level|level=0.9", lambda: curve(level=0.9)),
-    ("an unknown site", lambda: curve(site="death"), "'death'|'time'", lambda: curve(site="time")),
     ("no model", lambda: curve(model="weibull"), "model|function", lambda: curve()),
 ]
 
@@ -114,7 +112,6 @@ EXPORTS = [
     ("ArviZ before a run", lambda: mcmc().to_arviz(), "run", lambda: CHAIN().to_arviz(allow_unconverged=True)),
     ("ArviZ with coords", lambda: CHAIN().to_arviz(coords=[1], dims={"mu": ["a"]}, allow_unconverged=True), "coords|dims", lambda: CHAIN().to_arviz(allow_unconverged=True)),
     ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|more names than axes", lambda: AWARE().to_arviz(allow_unconverged=True)),
-    ("ArviZ of a guide without a key", lambda: FITTED().to_arviz(), "rng_key", lambda: FITTED().to_arviz(key(), 10)),
 ]
 
 AXES = lambda: matplotlib.pyplot.subplots()[1]  # noqa: E731

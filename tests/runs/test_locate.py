@@ -14,7 +14,7 @@ from dpppl.errors import BudgetExceededError, KeyReuseError
 from dpppl.frame import locate
 from dpppl.runs import histogram
 from dpppl.runs.budget import Budget
-from dpppl.runs.driver import Plan
+from dpppl.runs.driver import RunPlan
 from dpppl.runs.histogram import SHARE, Histogram, histogram_charge
 from dpppl.runs.session import Run
 from dpppl.subsampling import Poisson
@@ -30,7 +30,7 @@ class First:
         self.budget, self.fails, self.metrics, self.charged, self.proved = budget, fails, [], [], []
         self.run = Run(dpppl.secret_key() if key is None else key, "name")
         method = SimpleNamespace(mapped_chunk="chunk", num_steps=20)
-        self.plan = Plan(
+        self.plan = RunPlan(
             what="a run", charges=[STEPS], rows=ROWS, public={}, print_cost=False, method=method, chain_groups=["start"],
             describe=str,
         )  # fmt: skip

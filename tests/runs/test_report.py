@@ -4,13 +4,11 @@ import functools
 import json
 import math
 
-import dp_accounting
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from dp_accounting import pld, rdp
 from scipy.optimize import brentq
 from small_models import latent, seen
 from tight import gaussian_epsilon
@@ -73,23 +71,6 @@ def test_full_batch_epsilon_by_hand():
     assert report.epsilon == report.epsilon_at(1e-5) and report.delta == 1e-5
 
 
-@pytest.mark.slow
-def test_poisson_epsilon_by_other_accountants():
-    """Between dp_accounting's optimistic PLD of the noise that was drawn and its Renyi bound; 1 % above the former."""
-    report = run_of("poisson").privacy_report()
-    sigma = langevin_multiplier(RATE)
-    losses = pld.privacy_loss_distribution.from_gaussian_mechanism(
-        sigma, sampling_prob=RATE, pessimistic_estimate=False, value_discretization_interval=1e-4
-    )
-    optimistic = losses.self_compose(STEPS).get_epsilon_for_delta(1e-5)
-    renyi = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
-    renyi.compose(dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(sigma)), STEPS)
-    assert optimistic < report.epsilon < 1.01 * optimistic
-    assert report.epsilon < renyi.get_epsilon(1e-5)
-    assert report.events[0].sampling_rate == RATE
-    assert 0 < report.failure_probability <= 3.1e-22 * STEPS
-
-
 def test_a_schedule_is_accounted_step_by_step():
     """Both chains and all steps: mu^2 is the sum of the squared inverse multipliers of h_t = h t^(-1/3), t from 1."""
     report = run_of("schedule").privacy_report()
@@ -105,25 +86,6 @@ def test_a_schedule_is_accounted_step_by_step():
     assert report.epsilon_at(1e-5) < gaussian_epsilon(one_more, 1e-5)
 
 
-def test_long_schedules():
-    """1,000 noise multipliers are accounted one by one at rate 1, and rounded down to a grid of 64 below it."""
-    options = dict(clipping_norm=CLIPPING_NORM, step_size=dpppl.polynomial_decay(STEP_SIZE))
-    multipliers = np.array([langevin_multiplier(1.0, STEP_SIZE * t ** (-1 / 3)) for t in range(1, 1_001)])
-    full, sampled = (
-        dpppl.MCMC(
-            dpppl.DPSGLD(normal_mean, subsampling=subsampling, **options),
-            num_warmup=0, num_samples=1_000, progress_bar=False,
-        ).privacy_plan()
-        for subsampling in (dpppl.FullBatch(), dpppl.Poisson(RATE))
-    )  # fmt: skip
-    mu = math.sqrt(np.sum(multipliers**-2.0))
-    assert gaussian_epsilon(mu, 1e-5) < full.epsilon_at(1e-5) < gaussian_epsilon(1.00011 * mu, 1e-5)
-    pairs = sampled.events[0].noise_multipliers
-    assert len(pairs) <= 64 and sampled.num_accesses == 1_000
-    ratio = np.repeat([sigma for sigma, _ in pairs], [count for _, count in pairs]) / np.sort(RATE * multipliers)
-    assert np.all((0.95 < ratio) & (ratio < 1.0))
-
-
 @pytest.mark.slow
 def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():
     """Diffusion time a chain = 2 tau mu^2 / C^2 with mu the chain's Gaussian-DP parameter (SPEC section 5)."""
@@ -136,34 +98,6 @@ def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():
     line = report.details.mixing_line()
     assert f"{report.details.diffusion_time:.3g}" in line and f"{100 / report.details.diffusion_time:.3g}" in line
     assert f"sd above {math.sqrt(report.details.diffusion_time / 100):.3g}" in line
-
-
-def test_groups_of_rows():
-    """Full batch: noise multiplier over k, exact. Poisson: at least the row's epsilon, at most the general bound."""
-    report = run_of("full").privacy_report()
-    mu = math.sqrt(STEPS) / langevin_multiplier(1.0)
-    for k in (1, 2, 5):
-        assert report.epsilon_for_group(k) == pytest.approx(gaussian_epsilon(k * mu, 1e-5), rel=1e-3)
-        assert report.epsilon_for_group(k, 1e-7) == pytest.approx(gaussian_epsilon(k * mu, 1e-7), rel=1e-3)
-    sampled = run_of("poisson").privacy_report()
-    assert sampled.epsilon_for_group(1) == pytest.approx(sampled.epsilon, rel=1e-6)
-    group = sampled.epsilon_for_group(2)
-    general = 2 * sampled.epsilon_at(1e-5 * math.expm1(group / 2) / math.expm1(group))
-    assert 1.5 * sampled.epsilon < group < general
-
-
-def test_delta_and_group_sizes_out_of_range():
-    report = run_of("full").privacy_report()
-    for delta in (0.0, 1.0, -1e-5, 2.0):
-        with pytest.raises(dpppl.ConfigurationError, match="delta"):
-            report.epsilon_at(delta)
-        with pytest.raises(dpppl.ConfigurationError, match="delta"):
-            report.epsilon_for_group(2, delta)
-    for size in (0, -1, 1.5):
-        with pytest.raises(dpppl.ConfigurationError, match="group_size"):
-            report.epsilon_for_group(size)
-    with pytest.raises(dpppl.ConfigurationError, match="give delta"):
-        run_of("schedule").privacy_report().epsilon_for_group(2)
 
 
 def test_nothing_run_costs_nothing():

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,57 +170,6 @@ def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
     else:
         with pytest.raises(BudgetExceededError):
             way.run(thing, dpppl.secret_key())
-
-
-@pytest.mark.quick_cases(1)
-@every_way
-def test_threads_never_spend_more_than_the_target(way, monkeypatch):
-    """Four threads ask for all of it at once: one is admitted, and the others are refused while it is at its first step."""
-    thing, outcomes, barrier = way.make(**TARGET), [], threading.Barrier(4)
-    others = threading.Event()
-
-    def waiting(call, *_):
-        others.wait(20)
-        return call()
-
-    run_through(monkeypatch, waiting)
-
-    def go():
-        barrier.wait()
-        try:
-            way.run(thing, dpppl.secret_key())
-            outcomes.append("ran")
-        except BudgetExceededError:
-            outcomes.append("refused")
-        if len(outcomes) >= 3:
-            others.set()
-
-    threads = [threading.Thread(target=go) for _ in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert sorted(outcomes) == ["ran", "refused", "refused", "refused"]
-    assert 0.99 < thing.privacy_report().epsilon <= 1.0 and way.spent(thing) == way.steps
-
-
-@pytest.mark.slow
-def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
-    """Each run would cost .8 of a target of 1, and two more than that; the second asks when the first has begun a twentieth of its steps."""
-    matched = mcmc_of(**TARGET).calibrated_kernel().step_size
-    kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=0.65 * matched)
-    mcmc = dpppl.MCMC(kernel, num_warmup=10, num_samples=30, progress_bar=False, print_cost=False, **TARGET)
-    assert 0.75 < mcmc.privacy_plan().epsilon < 0.85
-    calls = []
-
-    def nested(call, *_):
-        calls.append(None)
-        if len(calls) == 1:
-            with pytest.raises(BudgetExceededError):
-                mcmc.run(dpppl.secret_key(), Y)
-        return call()
-
-    run_through(monkeypatch, nested)
-    mcmc.run(dpppl.secret_key(), Y)
-    assert 0.75 < mcmc.privacy_report().epsilon < 0.85
 
 
 @pytest.mark.slow

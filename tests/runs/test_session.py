@@ -8,7 +8,7 @@ import pytest
 from test_budget import DELTA, most, spent, steps
 
 import dpppl
-from dpppl.errors import BudgetExceededError, KeyReuseError, PrivacyWarning
+from dpppl.errors import BudgetExceededError, KeyReuseError
 from dpppl.report.provenance import KeySource
 from dpppl.runs import session as room
 from dpppl.runs.budget import Budget, Charge
@@ -84,15 +84,6 @@ def test_a_refusal_leaves_everything_as_it_was(told, claimed):
     with session(Run(key, "b", SimpleNamespace(resumed=True)), asked(steps(1)), budget):
         pass  # it goes on under its key
     assert Run(key, "b", SimpleNamespace(resumed=False)).goes_on is False
-
-
-def test_a_key_that_can_be_guessed_is_named(claimed):
-    with pytest.warns(PrivacyWarning, match="guessable seed"):
-        assert room.claim(jax.random.key(1)).source is KeySource.SEED
-    with pytest.raises(KeyReuseError):
-        room.claim(jax.random.key(1))
-    with pytest.warns(PrivacyWarning, match="guessable seed"):
-        room.claim(jax.random.key(1), again=True)
 
 
 def test_a_run_opens_the_key_of_its_checkpoint(tmp_path, claimed):

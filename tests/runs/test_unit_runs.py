@@ -110,16 +110,6 @@ def test_queries_and_svi_know_units():
     assert svi.privacy_report().epsilon == before
 
 
-def test_ids_are_no_setting():
-    for wrong in (IDS, [1, 2], 3):
-        with pytest.raises(ConfigurationError, match="unit is the name under which run gets the ids"):
-            chain(unit=wrong, max_rows_per_unit=2)
-    with pytest.raises(ConfigurationError, match="needs max_rows_per_unit"):
-        chain(unit="person")
-    with pytest.raises(ConfigurationError, match="max_rows_per_unit"):
-        chain(unit="person", max_rows_per_unit=0)
-
-
 def test_a_ledger_counts_for_one_kind_of_unit(tmp_path, ledger, ran):
     rows = dpppl.PrivacyLedger(tmp_path / "rows", 5.0, 1e-4)
     with pytest.raises(ConfigurationError, match="counts for one row, and this run for one person"):

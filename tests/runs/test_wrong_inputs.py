@@ -9,15 +9,18 @@ import wrong_inputs
 from wrong_inputs import (
     LISTS,
     METHODS,
+    MISPLACED,
     NUMBER,
+    PLACES,
+    QUERIES,
     TEXT,
     WRONG,
     N,
     call,
     failures,
     marks_in,
-    misplaced_failures,
-    query_failures,
+    misplaced,
+    queries,
     x,
 )
 
@@ -35,14 +38,18 @@ PUBLIC = (
 )
 
 
-@pytest.mark.slow
-def test_wrong_inputs_are_refused_in_words_that_hold_no_value():
-    """At least 300: each is refused by an error of ours, before anything is charged."""
-    found = list(failures(WRONG))
-    assert len(found) >= 300
-    assert [(name, method, failure.error) for name, method, failure in found if not failure.is_ours] == []
-    assert [(name, method, failure.marks) for name, method, failure in found if failure.marks] == []
-    assert all(failure.held.budget.charged == () for *_, failure in found)
+def assert_ours(failure):
+    """Refused by an error of ours, and nothing that the failure leaves behind holds a value."""
+    assert failure.is_ours and failure.marks == [], failure.error
+
+
+@pytest.mark.quick_cases(9)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_input_is_refused_before_anything_is_charged(name, method):
+    [(_, _, failure)] = failures({name: WRONG[name]}, {method: METHODS[method]})
+    assert_ours(failure)
+    assert failure.held.budget.charged == ()
 
 
 @pytest.mark.quick_cases(1)
@@ -55,13 +62,13 @@ def test_num_data_is_the_number_of_rows(method):
         assert failure.is_ours and f"num_data={N}" in str(failure.error) and runner.budget.charged == ()
 
 
-@pytest.mark.slow
-def test_values_where_none_belongs_are_refused_without_them():
-    """As a key, a setting, a model, a path, ids: 170 calls. Names of sites that clipping norms are given for are told."""
-    found = [each for each in misplaced_failures() if each[:2] != ("clipping_norm", "a dict")]
-    assert len(found) > 150
-    assert [(where, what, failure.error) for where, what, failure in found if not failure.is_ours] == []
-    assert [(where, what, failure.marks) for where, what, failure in found if failure.marks] == []
+@pytest.mark.quick_cases(20)
+@pytest.mark.parametrize("what", MISPLACED)
+@pytest.mark.parametrize("where", PLACES)
+def test_a_value_where_none_belongs_is_refused(where, what):
+    """As a key, a setting, a model, a path, ids. Names of sites that clipping norms are given for are told."""
+    if (where, what) != ("clipping_norm", "a dict"):
+        assert_ours(call(misplaced(MISPLACED[what]())[where]))
 
 
 @pytest.mark.parametrize(
@@ -78,11 +85,11 @@ def test_the_command_line_refuses_the_same(value, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_queries_refuse_the_same():
-    """Whatever looks at rows: each wrong input as an argument, also where rows have ids."""
-    found = list(query_failures(WRONG))
-    assert [(name, query, failure.error) for name, query, failure in found if not failure.is_ours] == []
-    assert [(name, query, failure.marks) for name, query, failure in found if failure.marks] == []
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_refuses_the_same(query):
+    """Each wrong input as an argument of what looks at rows, also where rows have ids."""
+    for wrong in WRONG.values():
+        assert_ours(call(queries()[query], x(), wrong(N)))
 
 
 def test_the_search_finds_marks():

@@ -194,19 +194,6 @@ def test_fixed_size_batches_are_accounted_under_replace_one_by_rdp_only():
     assert "PLD" in poisson.accountant and poisson.epsilon < 3
 
 
-@pytest.mark.slow
-def test_fixed_size_batches_run_and_say_what_they_are():
-    with pytest.warns(UserWarning, match="cost far more privacy than Poisson"):
-        scheme = dpppl.WithoutReplacement(5, 24)
-    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0, subsampling=scheme)
-    report = run(kernel, rows()).privacy_report()
-    assert (
-        report.mechanism.neighboring_relation == "replace_one"
-        and "5 of 24 rows without replacement" in report.mechanism.subsampling
-    )
-    assert report.mechanism.sampling_rate == 5 / 24
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("kernel", "scheme"),
@@ -292,11 +279,3 @@ def test_a_later_part_of_a_schedule_is_the_same_schedule():
     kernel = dpppl.DPSGLD(model, clipping_norm=2.0, step_size=dpppl.polynomial_decay(1e-3))
     for whole, part in zip(kernel.schedule(0, 30), kernel.schedule(12, 18)):
         np.testing.assert_array_equal(whole[12:], part)
-
-
-def test_a_schedule_that_reaches_zero_is_refused_before_any_access():
-    kernel = dpppl.DPSGLD(model, clipping_norm=2.0, step_size=optax.cosine_decay_schedule(1e-3, 40))
-    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=41, progress_bar=False)
-    with pytest.raises(ConfigurationError, match="positive and finite at every step; step 40 is not"):
-        mcmc.run(jax.random.key(0), rows())
-    assert not mcmc.budget.charged

@@ -159,11 +159,6 @@ def test_flows_run():
     assert result.sample_posterior(jax.random.key(0), 5)["w"].shape == (5, 2)
 
 
-def reads_rows(x, y):
-    numpyro.sample("w", dist.Normal(numpyro.param("loc", 0.0) + jnp.mean(x, axis=0), 1.0).to_event(1))
-    numpyro.sample("scale", dist.LogNormal(0.0, 0.1))
-
-
 def discrete(x, y):
     numpyro.sample("w", dist.Normal(numpyro.param("loc", jnp.zeros(2)), 1.0).to_event(1))
     numpyro.sample("scale", dist.Gamma(2.0, numpyro.param("rate", 1.0)))
@@ -175,20 +170,14 @@ def captures(x, y):
     numpyro.sample("scale", dist.LogNormal(0.0, 0.1))
 
 
-def incomplete(x, y):
-    numpyro.sample("w", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "guide, message",
     [
-        (reads_rows, "from rows, outside the mechanism"),
         (discrete, "'extra'.*rsample"),
         (captures, "captures an array"),
-        (incomplete, r"missing from the guide \['scale'\]"),
     ],
-    ids=["reads_rows", "discrete", "captures", "incomplete"],
+    ids=["discrete", "captures"],
 )
 def test_written_guides_that_do_not_fit_are_refused(guide, message):
     with pytest.raises((dpppl.UnsupportedModelError, dpppl.ConfigurationError), match=message):
@@ -343,12 +332,8 @@ def test_the_objective_of_dropout_is_the_masked_likelihood_and_the_prior_of_what
 
 
 def test_dropout_says_what_it_cannot_drop():
-    with pytest.raises(dpppl.ConfigurationError, match="rate"):
-        dpppl.AutoDropout(layers, rate=1.0)
     with pytest.raises(dpppl.ConfigurationError, match="'scale' is not real-valued"):
         make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["scale"])).init(jax.random.key(0), X, Y)
-    with pytest.raises(dpppl.ConfigurationError, match="sites must be some of"):
-        make(normal, dpppl.AutoDropout(normal, rate=0.5)).init(jax.random.key(0), Y)
 
 
 def scaled(y, scale):
@@ -408,19 +393,12 @@ def test_guides_that_depend_on_the_number_of_rows_are_refused():
     assert state.i == 0
 
 
-def test_the_default_optimiser_is_as_long_as_the_run_that_is_made():
-    """A look at the optimiser, and a run that is refused, decide nothing."""
+def test_the_default_schedule_is_as_long_as_each_run_that_begins_anew():
+    """Whatever looked at the optimiser, was refused or charged, before."""
     svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
     assert svi.optim.num_steps == optimizers.NUM_STEPS
     with pytest.raises(dpppl.UnsupportedModelError):
         run(svi, 3, "no rows")
-    run(svi, 7, Y)
-    assert svi.optim.num_steps == 7
-
-
-def test_the_default_schedule_is_as_long_as_each_run_that_begins_anew():
-    """Whatever looked at the optimiser, or was charged, before."""
-    svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
     svi.estimate_elbo(
         dpppl.secret_key(), {"mu_auto_loc": 0.0, "mu_auto_scale": 1.0}, Y, bound=1.0, noise_multiplier=9.0
     )

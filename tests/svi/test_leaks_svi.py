@@ -18,22 +18,15 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from flax import linen
-from numpyro.contrib.module import random_flax_module
 from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoDelta, AutoIAFNormal, AutoMultivariateNormal, AutoNormal
 from test_leaks import (  # noqa: F401
     DIGITS,
     MARKER,
-    WRONG,
     arrays_within,
-    counts,
     data,
-    dumped,
-    finite_values_wanted,
     holds_rows,
     mcmc_of,
-    optimised,
     raises,
     regression,
     reusable_keys,
@@ -191,14 +184,6 @@ def test_inference_data_hold_no_rows():
     assert not any(digits in str(inference_data.attrs) for digits in DIGITS)
 
 
-@pytest.mark.slow
-def test_no_program_holds_rows_as_literals(tmp_path, optimised):  # noqa: F811
-    x, y = (np.full_like(values, MARKER) for values in data())
-    programs = dumped(tmp_path, lambda: svi_of().run(jax.random.key(0), 3, x, jnp.asarray(y)))
-    assert len(programs) >= 2 and max(map(len, optimised)) > 10_000
-    assert not [digits for text in programs + optimised for digits in DIGITS if digits in text]
-
-
 # What errors say
 
 
@@ -225,11 +210,6 @@ def text_of_failure(capfd, function, error=DPPPLError):
     text = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
     assert len(text) > 100 and not any(digits in text for digits in DIGITS), text
     return text
-
-
-@pytest.mark.parametrize("model", WRONG.values(), ids=WRONG)
-def test_errors_of_the_model_tell_no_value(model, capfd):
-    text_of_failure(capfd, lambda: svi_of(model).run(jax.random.key(0), 3, *data(MARKER)))
 
 
 @pytest.mark.parametrize("guide", [guide_that_raises, guide_that_branches])
@@ -280,43 +260,6 @@ def test_errors_of_the_call_tell_no_value(capfd):
         ((3, x, y), {"init_params": {"w_auto_loc": y.astype(object)}}),
     ):
         text_of_failure(capfd, lambda: svi_of().run(jax.random.key(0), *args, **kwargs))  # noqa: B023
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("checking", [numpyro.validation_enabled, finite_values_wanted])
-def test_checks_of_values_do_not_turn_rows_into_errors(checking, capfd):
-    y = np.full(8, 2.0, np.float32)
-    y[4] = np.nan
-    with checking():
-        result = svi_of(counts).run(jax.random.key(0), 2, y)
-    assert np.all(np.isfinite(result.params["rate_auto_loc"]))
-    printed = "".join(capfd.readouterr())
-    assert re.fullmatch(r"This run will spend .*\n(\r(compiling|SVI): .*2 \[.*\])+\n?", printed)
-
-
-class Normalised(linen.Module):
-    @linen.compact
-    def __call__(self, x):
-        return linen.Dense(1)(linen.BatchNorm(use_running_average=False)(x))[..., 0]
-
-
-def mutable(x, y):
-    net = random_flax_module("net", Normalised(), dist.Normal(), input_shape=(1, 3), mutable=["batch_stats"])
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(net(x), 1.0), obs=y)
-
-
-def dynamic(x, y):
-    top = numpyro.sample("top", dist.HalfNormal(1.0))
-    w = numpyro.sample("w", dist.Uniform(0.0, top))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
-
-
-@pytest.mark.parametrize(("model", "message"), [(mutable, "mutable state"), (dynamic, "dynamic support")])
-def test_models_whose_state_or_support_moves_are_refused(model, message):
-    with pytest.raises(dpppl.UnsupportedModelError, match=message):
-        svi_of(model).init(jax.random.key(0), *data(MARKER))
 
 
 # Starting values and keys

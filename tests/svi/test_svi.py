@@ -26,9 +26,6 @@ from scipy import stats
 from zoo import ZOO
 
 import dpppl
-from dpppl.access.clipping import Flat
-from dpppl.access.door import noisy_sum
-from dpppl.accounting import GaussianEvent
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.elbo import ROW_NUMBER
 
@@ -277,32 +274,6 @@ def test_a_row_moves_a_step_by_at_most_the_clipping_norm():
     assert abs(paths[0] - paths[1]) == pytest.approx(norm / rate, rel=1e-3)
 
 
-def test_sum_and_count_share_the_budget_of_one_event():
-    """Noise of the two outputs, whitened by their sensitivities, has the precision of the accounted event."""
-    mechanism = dpppl.access.mechanism.Mechanism(clipping=Flat(4.0), subsampling=dpppl.FullBatch(), count_share=0.3)
-    rows = {"y": jnp.full(5, jnp.inf)}
-
-    @jax.jit
-    def noise(step):
-        return noisy_sum(
-            mechanism,
-            lambda z, row, public: z * row["y"],
-            jnp.zeros(()),
-            rows,
-            {},
-            key=jax.random.key(0),
-            noise_multiplier=2.0,
-            step=step,
-        )
-
-    total, counts = map(np.asarray, jax.vmap(noise)(jnp.arange(20_000)))
-    total, count = total / 4.0, counts[:, 0] / 0.5
-    assert np.mean(counts[:, 1]) / 0.5 == pytest.approx(5.0, abs=0.2)  # all rows are infinite
-    precision = total.std() ** -2 + count.std() ** -2
-    assert precision == pytest.approx(2.0**-2, rel=0.03)
-    assert total.std() == pytest.approx(2.0 / np.sqrt(0.7), rel=0.03)
-
-
 def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_the_data():
     svi = make(noise_multiplier=None, target_epsilon=0.7, target_delta=1e-5, subsampling=dpppl.Poisson(0.1))
     plan = svi.privacy_plan(40)
@@ -330,26 +301,6 @@ def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_t
 
 
 @pytest.mark.slow
-def test_an_epoch_of_a_partition_is_one_event_and_a_resumed_one_another():
-    svi = make(subsampling=dpppl.Partition(5), noise_multiplier=4.0)
-    first = run(svi, 7, X, Y)
-    assert first.privacy_report().num_accesses == 2
-    second = run(svi, 3, X, Y, seed=1, init_state=first.state)
-    assert second.privacy_report().num_accesses == 3  # other keys split the rows anew
-    exact = GaussianEvent(noise_multipliers=((4.0, 3),))
-    assert svi.privacy_report().epsilon_at(1e-5) == pytest.approx(dpppl.accounting.epsilon(exact, 1e-5), rel=1e-3)
-
-
-def test_settings_are_fixed():
-    svi = make()
-    for name, value in {"noise_multiplier": 200.0, "num_particles": 3}.items():
-        with pytest.raises(dpppl.ConfigurationError, match=f"{name} is a setting of this SVI, fixed when it was made"):
-            setattr(svi, name, value)
-    with pytest.raises(dpppl.ConfigurationError, match="mechanism of this SVI follows from its settings"):
-        svi.mechanism = svi.mechanism
-
-
-@pytest.mark.slow
 def test_a_run_that_fails_before_its_first_step_leaves_the_budget_as_it_was():
     svi = make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5, subsampling=dpppl.Partition(50))
     rows = X[:20], Y[:20]
@@ -371,35 +322,6 @@ def test_an_epoch_is_one_event_wherever_it_begins():
     state = run(svi, 1, X, Y).state
     with pytest.raises(dpppl.ConfigurationError, match="negative number of steps"):
         run(svi, 1, X, Y, seed=1, init_state=state._replace(i=jnp.int32(-4)))
-
-
-def test_nothing_is_charged_where_nothing_ran():
-    svi = make(guide=lambda x, y: numpyro.sample("v", dist.Normal(numpyro.param("loc", 0.0), 1.0)))
-    with pytest.raises(dpppl.ConfigurationError, match="different latent sites"):
-        run(svi, 3, X, Y)
-    assert svi.privacy_report().details.num_steps == 0 and svi.privacy_report().epsilon_at(1e-5) == 0.0
-
-
-@pytest.mark.slow
-def test_init_and_update_are_numpyros_and_their_cost_is_in_the_state():
-    svi = make()
-    state = svi.init(jax.random.key(0), X, Y)
-    for _ in range(3):
-        state, _ = svi.update(state, X, Y)
-    report = svi.privacy_report(state)
-    assert report.details.num_steps == 3 and "state" in report.provenance.key_origin
-    assert set(svi.get_params(state)) == {"w_auto_loc", "w_auto_scale", "scale_auto_loc", "scale_auto_scale"}
-    with pytest.raises(dpppl.ConfigurationError, match="number of steps"):
-        make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5).privacy_report(state)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_from_a_state():
-    svi = make(optim=optax.adam(0.01))
-    first = run(svi, 5, X, Y)
-    second = run(svi, 5, X, Y, seed=1, init_state=first.state)
-    assert second.state.i == 10 and second.state.optim_state[0] == 10
-    assert second.privacy_report().details.num_steps == 10
 
 
 # Results and queries
