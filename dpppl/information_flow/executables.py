@@ -29,6 +29,11 @@ _FEW = 10**7
 # Compiles in half of the time, to programs that run as fast. Other versions may not know the option.
 _LEAN = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else {}
 _QUICK = _LEAN | {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+# One thread runs the operations of a step, each too short for two: waking another takes more of a processor than it saves.
+_STEPS = _LEAN and _LEAN | {
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+    "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
+}
 _DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
 _kept: OrderedDict[Hashable, Function] = OrderedDict()
 _functions: OrderedDict[Hashable, Function] = OrderedDict()
@@ -61,7 +66,7 @@ class Lowered:
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
         few = on_cpu and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: dict[str, Tree] | None = (_QUICK if quickly else _LEAN) if few else None
+        self._options: dict[str, Tree] | None = (_QUICK if quickly else _STEPS) if few else None
         divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
