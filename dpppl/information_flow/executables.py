@@ -29,6 +29,8 @@ _FEW = 10**7
 # Compiles in half of the time, to programs that run as fast. Other versions may not know the option.
 _LEAN = {"xla_cpu_use_fusion_emitters": False} if version("jaxlib").startswith("0.10.") else {}
 _QUICK = _LEAN | {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+_ONE = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}  # one thread: it takes long to wake another
+_STEPS = _LEAN and _LEAN | _ONE | {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 _DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
 _kept: OrderedDict[Hashable, Function] = OrderedDict()
 _functions: OrderedDict[Hashable, Function] = OrderedDict()
@@ -61,7 +63,7 @@ class Lowered:
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
         few = on_cpu and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: dict[str, Tree] | None = (_QUICK if quickly else _LEAN) if few else None
+        self._options: dict[str, Tree] | None = (_QUICK if quickly else _STEPS) if few else None
         divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
@@ -70,8 +72,7 @@ class Lowered:
         facts = [self._lowered.as_text(), *versions, devices or str(jax.devices())]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(digest_of, captured)]
         placed = [(getattr(leaf, "sharding", None), leaf) for leaf in leaves]  # other devices' meshes are written alike
-        where = [str(s) if s is None else str((s, s.devices_indices_map(leaf.shape))) for s, leaf in placed]
-        self._placements = [str(shardings), *where]
+        self._placements = [str(shardings), *(str(s and (s, s.devices_indices_map(x.shape))) for s, x in placed)]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def compiled(self) -> Function:
@@ -151,6 +152,5 @@ def _form(value: Tree, differentiated: bool = False) -> Hashable:
 
 def digest_of(value: Tree) -> str:
     """A digest of an array, or of a key of JAX's."""
-    value = jax.random.key_data(value) if is_key(value) else value
-    array = np.asarray(value)
+    array = np.asarray(jax.random.key_data(value) if is_key(value) else value)
     return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"

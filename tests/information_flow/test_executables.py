@@ -1,5 +1,7 @@
 """Compiled programs that are kept: what they are shared by, and what they are not."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,3 +156,15 @@ def test_what_was_proved_runs_compiled_and_inside_other_programs(kept):
     assert len(kept) == 1
     np.testing.assert_array_equal(jax.jit(double)(given)["twice"], 2.0 * given)
     assert len(kept) == 1
+
+
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+@pytest.mark.skipif(CPUS < 2 or not executables._STEPS, reason="needs several CPUs, and a jaxlib that is known")
+def test_no_operation_of_a_short_step_wakes_another_thread():
+    arguments = np.zeros((20_000, 100), np.float32), np.zeros(200, np.int32)
+    step = executables.Lowered(jax.make_jaxpr(lambda x, index: x[index])(*arguments), arguments)
+    programs = step.compiled(), step._lowered.compile()  # with the options of steps, and with those of XLA
+    divided = [program.as_text().count('outer_dimension_partitions":["') for program in programs]
+    assert divided[0] == 0 < divided[1]
