@@ -28,8 +28,7 @@ except ImportError:
 
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("dpppl.contrib"), autoescape=True)
 _TEMPLATES.filters["words"] = lambda text: markupsafe.escape(text).replace(" %", markupsafe.Markup("&nbsp;%"))
-_TEMPLATES.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:].removesuffix('.')}."
-_TEMPLATES.filters["percent"] = percent
+_TEMPLATES.filters |= {"percent": percent, "sentence": lambda text: f"{text[:1].upper()}{text[1:].removesuffix('.')}."}
 _TEMPLATES.filters["number"] = lambda value: "no bound" if isinstance(value, str) else f"{value:.4g}"
 
 

@@ -68,9 +68,7 @@ def text(headline: str, rows: Rows, sections: Sections) -> str:
     return "\n".join(lines)
 
 
-def summary(
-    headline: str, rows: Rows, sections: Sections, title: str = "Privacy report", is_open: bool = False
-) -> str:  # fmt: skip
+def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy report", is_open: bool = False) -> str:
     """For notebooks: the headline, and all else under a title but for warnings, folded unless it is open."""
     parts = [f"<p><strong>{_words(headline)}</strong></p>"]
     parts += [_list(sentences) for name, sentences in sections if name == "Warnings"]

@@ -234,7 +234,6 @@ def _alone(privacy: object, short: Privacy) -> Privacy:
         )
     if twice := [field.name for field in fields(Privacy) if getattr(short, field.name) != field.default]:
         raise ConfigurationError(
-            f"privacy=dpppl.Privacy(...) is given, and {', '.join(twice)} outside of it: give all to Privacy, as in "
-            f"privacy=dpppl.Privacy(..., {twice[0]}=...)."
+            f"privacy=dpppl.Privacy(...) is given, and {', '.join(twice)} outside: give all to Privacy(..., {twice[0]}=...)."
         )
     return privacy

@@ -48,7 +48,7 @@ def test_a_privacy_that_does_not_fit_is_refused(way, tmp_path):
     for settings, message in {
         "twice": (
             {"privacy": budget, "reserve": 0.1},
-            r"and reserve outside of it: give all to Privacy, as in privacy=dpppl.Privacy\(\.\.\., reserve=",
+            r"and reserve outside: give all to Privacy\(\.\.\., reserve=",
         ),
         "a number": ({"privacy": 1.0}, r"privacy is a float; give privacy=dpppl.Privacy\("),
         "two noises": ({"privacy": dpppl.Privacy(epsilon=1.0, delta=1e-5, noise_multiplier=7.0)}, "noise_multiplier"),
