@@ -55,8 +55,7 @@ class Checked:
         lines += [("never released", ", ".join(self.used_only) or "(no observed site)")]
         some, more = self.widths[:_MOST_WIDTHS], len(self.widths) - _MOST_WIDTHS
         of_latents = [(f"90 % width of {w.name}", f"{w.width:.2g}; {w.without:.2g} without privacy") for w in some]
-        rest = [("90 % widths", f"{more} more in `widths` of this object")] * (more > 0)
-        return [*lines, *self.methods, *of_latents, *rest]
+        return [*lines, *self.methods, *of_latents, *[("90 % widths", f"{more} more in its `widths`")] * (more > 0)]
 
     def __repr__(self) -> str:
         return "\n".join([_HEADLINE, *table(self.rows()), *(f"  - {note}" for note in self.notes)])
@@ -110,9 +109,8 @@ def check(
         split = split_in_units(model, args, kwargs, variational=True)
     known = split.arguments
     words = [(name, f"private rows, {s.dtype} {s.shape}") for name, s in known.rows.items()]
-    words += [(n, f"public, {s.dtype} {s.shape}") for n, s in known.public.items()] + [
-        (n, "public") for n in known.static
-    ]
+    words += [(name, f"public, {s.dtype} {s.shape}") for name, s in known.public.items()]
+    words += [(name, "public") for name in known.static]
     latents = {name: s for name, s in split.latents.items() if name not in split.local}
     shapes = jax.eval_shape(split.constrain, latents, known.public)
     names = Labels.of(labels, {name: s.shape for name, s in shapes.items()})
