@@ -7,8 +7,7 @@ from time import perf_counter, process_time
 import jax
 from numpyro.infer.autoguide import AutoNormal
 
-from dpppl.accounting import plan
-from dpppl.accounting.planning import Option, Plan
+from dpppl.accounting.planning import Option, Plan, plan
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.split import SplitModel
@@ -20,6 +19,7 @@ from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
 from dpppl.report.labels import Labels
 from dpppl.report.render import summary, table
+from dpppl.report.report import ASSUMED_PUBLIC
 from dpppl.row_statistics.coordinates import MOST_FULL
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.duration import Duration
@@ -55,14 +55,13 @@ class Checked:
         lines += [("never released", ", ".join(self.used_only) or "(no observed site)")]
         some, more = self.widths[:_MOST_WIDTHS], len(self.widths) - _MOST_WIDTHS
         of_latents = [(f"90 % width of {w.name}", f"{w.width:.2g}; {w.without:.2g} without privacy") for w in some]
-        of_latents += [("90 % widths", f"{more} more in `widths` of this object")] if more > 0 else []
-        return [*lines, *self.methods, *of_latents]
+        return [*lines, *self.methods, *of_latents, *[("90 % widths", f"{more} more in its `widths`")] * (more > 0)]
 
     def __repr__(self) -> str:
         return "\n".join([_HEADLINE, *table(self.rows()), *(f"  - {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        return summary(_HEADLINE, self.rows(), [("Assumptions", self.notes)])
+        return summary(_HEADLINE, self.rows(), [("Assumptions", self.notes)], "What a run would do", is_open=True)
 
 
 _HEADLINE = "Nothing was run and nothing was charged."
@@ -116,12 +115,13 @@ def check(
     shapes = jax.eval_shape(split.constrain, latents, known.public)
     names = Labels.of(labels, {name: s.shape for name, s in shapes.items()})
     methods, predicted, why_none = _methods(model, split, args, kwargs, target_epsilon, target_delta)
+    public = [f"{ASSUMED_PUBLIC}{', '.join(split.assumed_public)}."] if split.assumed_public else []
     about = _STANDARDISED if predicted else f"no widths by latent are predicted: {why_none}."
     return Checked(
         arguments=tuple(words), released=tuple((name, str(s.shape)) for name, s in shapes.items()),
         used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
         methods=methods, widths=tuple(w._replace(name=names.named(w.name)) for w in predicted),
-        notes=(*split.assumed_public, *split.notes, *known.by_entry, *([about] if predicted or why_none else [])),
+        notes=(*public, *split.notes, *known.by_entry, *([about] if predicted or why_none else [])),
     )  # fmt: skip
 
 

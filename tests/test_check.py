@@ -48,7 +48,14 @@ def test_what_is_private_public_and_released():
     }
     assert dict(found.released) == {"w": "(2,)", "doubled": "(2,)"} and found.used_only == ("y",)
     assert all(words.startswith("runs; about ") for _, words in found.methods) and len(found.methods) == 3
-    assert "never released" in repr(found) and "<table>" in found._repr_html_()
+    assert any(
+        note.endswith("are assumed public: 2 numbers, argument 'offset' (float32[1]), argument 'scale' (float).")
+        for note in found.notes
+    )
+    assert (
+        "never released" in repr(found)
+        and "<details open><summary>What a run would do</summary><table>" in found._repr_html_()
+    )
 
 
 def test_a_method_that_would_refuse_says_so_with_the_cure():

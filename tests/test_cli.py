@@ -181,8 +181,15 @@ def test_the_version_is_printed(capsys):
 
 def test_headers_of_a_plan_have_units(capsys):
     main("plan --num-data 20000 --epsilon 1 --delta 1e-5 --rate 1 --steps 400".split())
-    header = capsys.readouterr().out.splitlines()[1]
-    assert "seconds" in header and "noise/norm" in header and "diffusion time" in header and "time h" not in header
+    out = capsys.readouterr().out
+    header = out.splitlines()[1]
+    assert (
+        "seconds: of gradients alone" in out
+        and "seconds" in header
+        and "noise/norm" in header
+        and "diffusion time" in header
+        and "time h" not in header
+    )
 
 
 def test_a_changed_line_of_a_ledger_is_seen(folder, capsys):

@@ -28,7 +28,7 @@ except ImportError:
 
 _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("dpppl.contrib"), autoescape=True)
 _TEMPLATES.filters["words"] = lambda text: markupsafe.escape(text).replace(" %", markupsafe.Markup("&nbsp;%"))
-_TEMPLATES.filters["percent"] = percent
+_TEMPLATES.filters |= {"percent": percent, "sentence": lambda text: f"{text[:1].upper()}{text[1:].removesuffix('.')}."}
 _TEMPLATES.filters["number"] = lambda value: "no bound" if isinstance(value, str) else f"{value:.4g}"
 
 
@@ -73,7 +73,7 @@ def page(document: Document, verdict: str | None = None) -> str:
         axes = _axes(xscale="log", xlabel="delta", ylabel="epsilon")
         axes.plot(costs["delta"], costs["epsilon"], color=BLUE)
         figures.append((_svg(axes), "Each point is a guarantee; all hold at once."))
-    noise = "; ".join(line for line in document["assumptions"] if "noise" in line.lower() or "keys" in line)
+    noise = " ".join(line for line in document["assumptions"] if "noise" in line.lower() or "keys" in line)
     title = f"Privacy report: {document.get('name') or document['method']}"
     return _page(**document, title=title, figures=figures, questions=ABOUT, implementation=noise, verdict=verdict)
 

@@ -68,11 +68,11 @@ def text(headline: str, rows: Rows, sections: Sections) -> str:
     return "\n".join(lines)
 
 
-def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy report") -> str:
-    """For notebooks: the headline, and all else folded under a title but for warnings."""
+def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy report", is_open: bool = False) -> str:
+    """For notebooks: the headline, and all else under a title but for warnings, folded unless it is open."""
     parts = [f"<p><strong>{_words(headline)}</strong></p>"]
     parts += [_list(sentences) for name, sentences in sections if name == "Warnings"]
-    parts.append(f"<details><summary>{title}</summary>{_table(rows)}")
+    parts.append(f"<details{' open' * is_open}><summary>{title}</summary>{_table(rows)}")
     parts += [f"<p>{name}</p>{_list(sentences)}" for name, sentences in sections if name != "Warnings"]
     return "".join(parts) + "</details>"
 

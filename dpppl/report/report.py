@@ -23,7 +23,7 @@ from dpppl.validation import checked
 _LATTICE = "floating-point lattice attacks on continuous noise"
 _CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
 _CENTRED = "utility: centred clipping leaves estimates unbiased for data that the model describes; others move them"
-_PUBLIC = "What the model captured, and its arguments that are not private, are assumed public: "
+ASSUMED_PUBLIC = "What the model captured, and its arguments that are not private, are assumed public: "
 NOT_COVERED = (
     "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "
     "counts, the choice of hyperparameters)",
@@ -213,7 +213,7 @@ class PrivacyReport:
         if self.placement:
             lines.append(f"{self.placement[0].upper()}{self.placement[1:]}.")
         if self.assumed_public:
-            lines.append(_PUBLIC + ", ".join(self.assumed_public) + ".")
+            lines.append(ASSUMED_PUBLIC + ", ".join(self.assumed_public) + ".")
         return lines + self.details.assumptions()
 
     def warnings(self) -> list[str]:

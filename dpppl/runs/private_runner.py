@@ -5,7 +5,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple, TypeVar
 
 import jax
@@ -232,8 +232,8 @@ def _alone(privacy: object, short: Privacy) -> Privacy:
         raise ConfigurationError(
             f"privacy is a {type(privacy).__name__}; give privacy=dpppl.Privacy(epsilon=1.0, delta=1e-5)."
         )
-    if short != Privacy():
+    if twice := [field.name for field in fields(Privacy) if getattr(short, field.name) != field.default]:
         raise ConfigurationError(
-            "privacy=dpppl.Privacy(...) is given, and target_epsilon or another of its settings as well: give all to Privacy."
+            f"privacy=dpppl.Privacy(...) is given, and {', '.join(twice)} outside: give all to Privacy(..., {twice[0]}=...)."
         )
     return privacy

@@ -46,7 +46,10 @@ def test_a_privacy_that_does_not_fit_is_refused(way, tmp_path):
     assert COMMON <= set(known)
     budget = dpppl.Privacy(epsilon=1.0, delta=1e-5)
     for settings, message in {
-        "twice": ({"privacy": budget, "reserve": 0.1}, "or another of its settings as well"),
+        "twice": (
+            {"privacy": budget, "reserve": 0.1},
+            r"and reserve outside: give all to Privacy\(\.\.\., reserve=",
+        ),
         "a number": ({"privacy": 1.0}, r"privacy is a float; give privacy=dpppl.Privacy\("),
         "two noises": ({"privacy": dpppl.Privacy(epsilon=1.0, delta=1e-5, noise_multiplier=7.0)}, "noise_multiplier"),
         "misspelt": ({"target_epsilom": 1.0}, "did you mean target_epsilon?"),

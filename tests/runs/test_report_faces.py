@@ -279,6 +279,16 @@ ASKED = {  # a lay reader's questions, and what must be in the answer of a run t
 }
 
 
+def test_sentences_of_a_page_are_sentences():
+    """Where persons are the unit, several together are several persons."""
+    report = replace(plan("full"), laws=("mean: prior Normal",))
+    page = pages.to_html(report, {"variables": "a score", "model": "one mean"}).replace("&nbsp;", " ")
+    assert "A score. One mean. In a statistician&#39;s words, mean: prior Normal" in page and ".;" not in page
+    assert "the results stand in the publication" in page and "Somebody with several records is protected less" in page
+    persons = dpppl.NoiseAware(normal_mean, target_epsilon=1.0, target_delta=1e-5, unit="person", max_rows_per_unit=3)
+    assert "Several together, as of a family, are protected less" in pages.to_html(persons.privacy_plan())
+
+
 @pytest.mark.slow
 def test_the_page_answers_a_lay_reader(tmp_path):
     """Of a run that may be read, one whose responses are wrong, and a plan. Mutant: the verdict is not asked."""
