@@ -119,7 +119,7 @@ def test_forecasts_do_not_contradict_themselves():
     assert (
         words["DPSGLD"].startswith("its mean alone, known to an interval 1.03 times") and "too short" in words["DPSGLD"]
     )
-    assert words["NoiseAware"].startswith("90 % intervals 1.35 times as wide as without privacy, for each latent")
+    assert words["NoiseAware"].startswith("90 % intervals 1.24 times as wide as without privacy, for each latent")
     assert "from epsilon 0.43 on, or at this budget from 910 rows on" in words["NoiseAware"]
     assert "cover about 0.89" in words["SVI"]
     weak = accounting.plan(num_data=400, num_latents=10, target_epsilon=0.3, target_delta=1e-6, rates=(1.0,))

@@ -12,9 +12,9 @@ ACCESSES = 20
 EARLY_SHARE, BINS, SCALARS = 0.1, 0.025, (0.02, 0.04)
 """Shares of early looks together, of histograms together, and of ranks before the late looks and at the end."""
 _CURVATURE, _LEAST_CURVATURE = 2.7, 0.05
-_LONGER = 1.5  # by how much the late norm multiplies the least noise of scores
-_BY_ERROR = 5.0, 25.0
-"""The variance that the curvature's relative error adds, and its square: fitted to medians of runs on right models."""
+_LONGER = 2.7  # by how much the late norm multiplies the least noise of scores
+_BY_ERROR = 0.9, 18.0
+"""The variance that the relative error of the curvature adds, and its square; fitted, as `_LONGER`, to runs on right models."""
 
 
 @dataclass(frozen=True)

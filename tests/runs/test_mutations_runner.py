@@ -26,7 +26,7 @@ MUTATIONS = [
     bug("a reserve of Privacy is not kept", f"{RUNNER}PrivateRunner.__init__", "reserve=self.privacy.reserve", "reserve=0.0", SAME, (SVI,)),
     bug("the number of rows of Privacy is dropped", f"{KERNEL}checked_kernel", "kernel.copy(num_data=privacy.num_data)", "kernel",
         SAME, (MCMC,)),
-    bug("settings by themselves are ignored", f"{RUNNER}_alone", "short != Privacy()", "False", REFUSED, (SVI, "tmp_path")),
+    bug("settings by themselves are ignored", f"{RUNNER}_alone", "getattr(short, field.name) != field.default", "False", REFUSED, (SVI, "tmp_path")),
     bug("the kernel's noise is overruled", f"{KERNEL}checked_kernel", "getattr(kernel, name) not in (None, value)", "False", APART),
     bug("refused results come without a word", f"{READ}warn_of", "if found:", "if False:",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
