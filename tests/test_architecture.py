@@ -177,7 +177,7 @@ ROOMS = {
     "svi": ("svi", 2_575, 1_400),
     "row_statistics": ("row_statistics", 1_627, 700),
     "published": ("published", 941, 700),
-    "noise_aware": ("noise_aware", 2_860, 900),
+    "noise_aware": ("noise_aware", 2_862, 900),
     "contrib": ("contrib", 4_177, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

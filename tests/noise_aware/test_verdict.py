@@ -74,6 +74,12 @@ def test_what_is_good_is_read():
     assert verdict().line().startswith("read: ") and not verdict().refusals and not verdict().doubts
 
 
+def test_a_model_that_is_wrong_where_nothing_is_clipped_moves_no_estimates():
+    for cut, words in ((0.5, "so estimates move, by up to"), (0.001, "moves estimates by next to nothing")):
+        [refusal] = verdict(impossible=(0.1, 0.001), fit=(0.0, 40.0), cut=cut).refusals
+        assert words in refusal and "by up to 0.0" not in refusal
+
+
 @pytest.mark.parametrize(
     ("finding", "words"),
     [
