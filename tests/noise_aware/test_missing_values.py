@@ -14,7 +14,7 @@ from scipy import integrate, stats
 
 import dpppl
 from dpppl.access.mechanism import ROW_NUMBER
-from dpppl.access.norm_histogram import MISSING, SILENT
+from dpppl.access.norm_histogram import MISSING, SILENT, SIZE
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import structure
 from dpppl.model.responses import Responses
@@ -196,7 +196,7 @@ def test_rows_that_say_nothing_are_in_the_bin_of_those_not_finite(monkeypatch):
     """A response outside the support, and values that are not finite, with and without a missing value. Mutant: such scores count as 0."""
     x1, x2, y = np.array([[0.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.5, 0.2, 1.0]], np.float32).T
     data = np.tile(x1, 2), np.tile(x2, 2), np.repeat([True, False], 3), np.tile(y, 2)
-    bins = lambda: np.argmax(released("bins", model, data)[:, 0], axis=1)  # noqa: E731
+    bins = lambda: np.argmax(released("bins", model, data)[:, :SIZE], axis=1) - SIZE  # noqa: E731
     assert ((bins() == MISSING) == [True, True, False] * 2).all()
     right = RowStatistics.drawn_influence
 
