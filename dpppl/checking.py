@@ -55,7 +55,8 @@ class Checked:
         lines += [("never released", ", ".join(self.used_only) or "(no observed site)")]
         some, more = self.widths[:_MOST_WIDTHS], len(self.widths) - _MOST_WIDTHS
         of_latents = [(f"90 % width of {w.name}", f"{w.width:.2g}; {w.without:.2g} without privacy") for w in some]
-        return [*lines, *self.methods, *of_latents, *[("90 % widths", f"{more} more in its `widths`")] * (more > 0)]
+        of_latents += [("90 % widths", f"{more} more in its `widths`")] if more > 0 else []
+        return [*lines, *self.methods, *of_latents]
 
     def __repr__(self) -> str:
         return "\n".join([_HEADLINE, *table(self.rows()), *(f"  - {note}" for note in self.notes)])

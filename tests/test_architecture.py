@@ -161,13 +161,13 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 ROOMS = {
-    "top": ("__init__ __main__ types errors validation checking", 820, 600),
+    "top": ("__init__ __main__ types errors validation checking", 821, 600),
     "privacy": ("accounting ledger", 3_799, 3_000),
     "randomness": ("randomness subsampling", 1_145, 1_100),
     "data": ("data", 1_664, 900),
     "model": ("model", 4_725, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),
-    "access": ("access row_program", 3_108, 1_700),
+    "access": ("access row_program", 3_109, 1_700),
     "session": ("runs processes", 2_658, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 622, 404),
@@ -177,7 +177,7 @@ ROOMS = {
     "svi": ("svi", 2_575, 1_400),
     "row_statistics": ("row_statistics", 1_627, 700),
     "published": ("published", 941, 700),
-    "noise_aware": ("noise_aware", 2_862, 900),
+    "noise_aware": ("noise_aware", 2_861, 900),
     "contrib": ("contrib", 4_177, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -21,7 +21,8 @@ LOWEST, NUM_BINS = -40, 64
 SILENT, MISSING, OUTSIDE = -3, -2, -1
 """The last bins: of rows whose norm is 0 (below 2^LOWEST), is not finite, or whose response is outside the support."""
 SIZE = NUM_BINS + 3
-FINE, FINE_SIZE = 2, 2 * NUM_BINS + 3
+FINE = 2
+FINE_SIZE = FINE * NUM_BINS + 3
 """Finer bins, of an octave and in all: they tell norms apart, and find fewer rows, since every count has the same noise."""
 
 _CELLS = 8  # of an octave in what is fitted

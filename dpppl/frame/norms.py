@@ -51,7 +51,7 @@ def clipped_at(metric: Metric, norms: Norms, num_rows: int, steps: Charge, share
     In the metric the posterior's curvature is about 1. So noise of norm C and multipliers s spans 2 k^2 sum(s^-2) / C^2
     relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
     least longer than most scores. All squared norms are d where d coordinates are white: the histogram misses the rest, which
-    is in so few rows that its noise hides them. So neither a tail that noise may have made counts, nor a
+    is in so few rows that its noise hides them. So a tail that noise may have made is left out, as is a
     tail that holds many times the information of d coordinates. Hidden information counts as that of so many rows as noise may
     hide, which are clipped, too.
 

@@ -3,7 +3,7 @@
 A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. The search makes accesses
 in pairs, at the position -+ r u / 2. The difference of two gradients over r is -H u plus noise: its running mean turns u towards
 the stiffest direction (a power iteration), its product with u measures the curvature. After a pair the position climbs. Accesses
-have the plan's noise, which is small beside the curvature where the matched step is too long. It serves chains whose norm is
+have the plan's noise, which is small beside the curvature where the matched step is too long. It is for chains whose norm is
 given, or whose model has no frame: a frame knows its steps. With norm 2 on three means of 5,000 rows, 200 + 200 steps, DPSGLD
 explodes without it from epsilon 3 on (at 10, means are 99 sds off), DPSGHMC and DPSGNHT at 30. With it means lie within .2 sd.
 """

@@ -175,9 +175,8 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
         )
     if not lines or run.widths.is_sandwich:
         return
-    moved = f"clipping is centred on what the model expects, so estimates move, by up to {run.moved:.1f} posterior sd"
-    if run.moved < 0.05:
-        moved = "clipping moves estimates by next to nothing, from those of a model that is wrong"
+    by = f"up to {run.moved:.1f}" if run.moved >= 0.05 else "less than .05"
+    moved = f"clipping is centred on what the model expects, so estimates move, by {by} posterior sd"
     if not run.is_wrong:
         yield note(
             f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "

@@ -266,9 +266,9 @@ def with_scale(x, y):
 
 @pytest.mark.slow
 def test_long_tails_that_a_histogram_hides_do_not_move_a_scale_far():
-    """Student-t errors of 7 degrees under a normal model: half of the runs are within 1 sd, none of six by the usual norm. One of 50 such tests fails by chance."""
+    """Student-t errors of 7 degrees under a normal model: half of the runs are within 1 sd, none of six by the usual norm. Six of 16 are asked for; one test in 30 fails by chance."""
     offsets = []
-    for seed in range(8):
+    for seed in range(16):
         rng = np.random.default_rng(seed)
         x = np.column_stack([np.ones(5_000), rng.standard_normal((5_000, 2))])
         y = x @ [0.5, 0.8, -0.6] + 0.7 * rng.standard_t(7.0, 5_000)
@@ -279,7 +279,7 @@ def test_long_tails_that_a_histogram_hides_do_not_move_a_scale_far():
         offsets.append(
             (draws.mean() - best) * np.sqrt(2.0 * 5_000 / 2.0)
         )  # of scores that vary twice as much as the model's
-    assert np.sum(np.abs(offsets) < 1.0) >= 2, offsets
+    assert np.sum(np.abs(offsets) < 1.0) >= 6, offsets
 
 
 @pytest.mark.slow

@@ -74,8 +74,8 @@ def test_what_is_good_is_read():
     assert verdict().line().startswith("read: ") and not verdict().refusals and not verdict().doubts
 
 
-def test_a_model_that_is_wrong_where_nothing_is_clipped_moves_no_estimates():
-    for cut, words in ((0.5, "so estimates move, by up to"), (0.001, "moves estimates by next to nothing")):
+def test_a_refusal_says_how_far_estimates_move_also_where_that_is_next_to_nothing():
+    for cut, words in ((0.5, "so estimates move, by up to"), (0.001, "so estimates move, by less than .05")):
         [refusal] = verdict(impossible=(0.1, 0.001), fit=(0.0, 40.0), cut=cut).refusals
         assert words in refusal and "by up to 0.0" not in refusal
 
