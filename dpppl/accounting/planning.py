@@ -167,7 +167,7 @@ def plan(
 
     >>> found = plan(num_data=20_000, target_epsilon=1.0, target_delta=1e-5, rates=(1.0,))
     >>> found.recommended.method, round(found.recommended.interval / found.interval_without_privacy, 2)
-    ('NoiseAware', 1.07)
+    ('NoiseAware', 1.04)
     >>> print(found.recommended.call)
     inference = dpppl.NoiseAware(model, target_epsilon=1, target_delta=1e-05)
     inference.run(dpppl.secret_key(), *data)
