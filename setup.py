@@ -42,7 +42,15 @@ native = Extension(
     depends=["third_party/xla/ffi/api/c_api.h"],
     extra_compile_args=FLAGS,
     libraries=["m"],
-    export_symbols=["dpppl_blocks", "dpppl_use", "dpppl_chacha20", "dpppl_normal", "dpppl_distinct"],
+    export_symbols=[
+        "dpppl_blocks",
+        "dpppl_use",
+        "dpppl_chacha20",
+        "dpppl_normal",
+        "dpppl_noised",
+        "dpppl_stored",
+        "dpppl_distinct",
+    ],
     py_limited_api=True,
     optional=True,
 )

@@ -39,3 +39,9 @@ def smaller_blocks(monkeypatch, rows):
     """Sums take small chunks of rows, and those on disk are read by `rows` at a time."""
     monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
     monkeypatch.setattr("dpppl.data.disk._BLOCK_ROWS", rows)
+
+
+def stored_by(compiled):
+    """What loops and calls of a compiled program store, a text each."""
+    lines = compiled.as_text().splitlines()
+    return [line.split(by)[0] for line in lines for by in (" while(", "dpppl_stored") if by in line]

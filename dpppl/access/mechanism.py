@@ -112,17 +112,13 @@ class Mechanism:
             if self.counts:
                 of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(NUM_COUNTS)))
             total = sum_of_rows(of_row, drawn, clip, strategy=self.strategy, steps=steps, placement=placement)
-        draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
+        settings = jax.tree.leaves(total), scales, norms, [leaf.dtype for leaf in leaves]
+        if placement is None and not self.discretise:
+            return jax.tree.unflatten(tree, normal.noised(noise_key, *settings))
+        draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)
-
-        def noisy() -> list[Tree]:
-            pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
-            return [
-                ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
-                for part, scale, piece, norm, leaf in zip(jax.tree.leaves(total), scales, pieces, norms, leaves)
-            ]
-
+        noisy = lambda: normal.added(noise, *settings)  # noqa: E731
         with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
             return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
 

@@ -65,11 +65,14 @@ def _rotate(words: jax.Array, by: int) -> jax.Array:
 
 def native_normal(key: jax.Array, count: int) -> jax.Array:
     """8 * `count` normal draws, float64, that `normal.standard_normal` makes of a key's first blocks, on CPUs only."""
-    words = jax.random.key_data(key)
+    words, nonce = words_of_normal(key)
     like = jax.ShapeDtypeStruct((8, count), jnp.float64)
-    return native.call(
-        native.NORMAL, like, words, jnp.zeros(1, jnp.uint32), jnp.array([0, 0, _BITS], jnp.uint32)
-    ).reshape(-1)
+    return native.call(native.NORMAL, like, words, jnp.zeros(1, jnp.uint32), nonce).reshape(-1)
+
+
+def words_of_normal(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The words of a key (8,), and the nonce (3,) of what normal draws are made of."""
+    return jax.random.key_data(key), jnp.array([0, 0, _BITS], jnp.uint32)
 
 
 def _words(key: jax.Array, first: object, second: object, domain: object, count: int) -> jax.Array:

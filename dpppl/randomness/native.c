@@ -1,5 +1,5 @@
-// ChaCha20 (RFC 8439), normal draws from it and distinct rows, for XLA on CPUs: what dpppl/randomness/chacha.py, dpppl/randomness/normal.py
-// and dpppl/subsampling/distinct.py define.
+// ChaCha20 (RFC 8439), normal draws from it, noised sums, distinct rows and stored numbers, for XLA on CPUs: what chacha.py and normal.py
+// of dpppl/randomness, dpppl/subsampling/distinct.py and dpppl/row_program/materialize.py define.
 
 #include <math.h>
 #include <stdatomic.h>
@@ -135,12 +135,60 @@ INLINE void put_draws(int width, const stream* of, int64_t from, int64_t until) 
   }
 }
 
+// Some of the numbers that are added up, flat: `begin` to `end` of all. Each becomes (total + scale * draw) * norm.
+typedef struct {
+  const double* total;
+  void* out;
+  double scale, norm;
+  int64_t begin, end;
+  int single;
+} part;
+
+INLINE void add_draws(const part* of, int64_t at, const double* draws, int64_t count) {
+  const double *total = of->total + at, scale = of->scale, norm = of->norm;
+  float* single = (float*)of->out + at;
+  double* wide = (double*)of->out + at;
+  if (of->single)
+    for (int64_t k = 0; k < count; k++) single[k] = (float)((total[k] + scale * draws[k]) * norm);
+  else
+    for (int64_t k = 0; k < count; k++) wide[k] = (total[k] + scale * draws[k]) * norm;
+}
+
+// The same draws as those of put_draws, added: `out` is an array of parts, the last of which has no end.
+INLINE void put_noised(int width, const stream* of, int64_t from, int64_t until) {
+  const part* next[8];
+  for (int r = 0; r < 8; r++) next[r] = of->out;
+  for (int64_t first = from; first < until; first += LANES) {
+    uint32_t words[16 * LANES];
+    some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
+    double found[8 * LANES];
+    box_muller(words, found, found + 4 * LANES);
+    int64_t some = until - first < LANES ? until - first : LANES;
+    for (int r = 0; r < 8; r++) {
+      int64_t at = r * of->count + first, last = at + some;
+      for (const double* draws = found + r * LANES; at < last;) {
+        while (next[r]->end <= at) next[r]++;
+        const part* to = next[r];
+        if (to->total == NULL) break;
+        int64_t count = (to->end < last ? to->end : last) - at;
+        if (count == LANES)
+          add_draws(to, at - to->begin, draws, LANES);
+        else
+          add_draws(to, at - to->begin, draws, count);
+        at += count;
+        draws += count;
+      }
+    }
+  }
+}
+
 typedef void puts_numbers(const stream*, int64_t, int64_t);
 #define VERSION(width, target)                                                                                         \
   target static void blocks_##width(const stream* of, int64_t from, int64_t until) { put_blocks(width, of, from, until); } \
-  target static void draws_##width(const stream* of, int64_t from, int64_t until) { put_draws(width, of, from, until); }
+  target static void draws_##width(const stream* of, int64_t from, int64_t until) { put_draws(width, of, from, until); }   \
+  target static void noised_##width(const stream* of, int64_t from, int64_t until) { put_noised(width, of, from, until); }
 VERSION(4, )
-static puts_numbers *blocks = blocks_4, *draws = draws_4;
+static puts_numbers *blocks = blocks_4, *draws = draws_4, *noised = noised_4;
 #ifdef FOR
 VERSION(8, FOR("avx2"))
 VERSION(16, FOR("avx512f"))
@@ -155,6 +203,7 @@ int dpppl_use(int most) {
   if (most >= 16 && __builtin_cpu_supports("avx512f")) width = 16;
   blocks = width == 16 ? blocks_16 : width == 8 ? blocks_8 : blocks_4;
   draws = width == 16 ? draws_16 : width == 8 ? draws_8 : draws_4;
+  noised = width == 16 ? noised_16 : width == 8 ? noised_8 : noised_4;
 #endif
   return width;
 }
@@ -247,6 +296,54 @@ static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, puts_numbers* put) {
 XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, blocks); }
 XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, draws); }
 
+static XLA_FFI_Error* no_memory(const XLA_FFI_Api* api, const char* message) {
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, message, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+  return api->XLA_FFI_Error_Create(&args);
+}
+
+static int64_t size_of(const XLA_FFI_Buffer* in) {
+  int64_t size = 1;
+  for (int64_t k = 0; k < in->rank; k++) size *= in->dims[k];
+  return size;
+}
+
+// Operands: key (..., 8) and nonce (..., 3), uint32, scales and norms (..., parts) float64, and that many arrays (..., of any shape)
+// float64; results: as many, float32 or float64. The parts' numbers, one after another, take the draws of the key's first blocks.
+XLA_FFI_Error* dpppl_noised(XLA_FFI_CallFrame* frame) {
+  if (asked_for_version(frame)) return NULL;
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, **results = (XLA_FFI_Buffer**)frame->rets.rets;
+  const uint32_t *key = operands[0]->data, *nonce = operands[1]->data;
+  const double *scales = operands[2]->data, *norms = operands[3]->data;
+  int64_t parts = frame->rets.size, streams = size_of(operands[0]) / 8;
+  part* of = malloc((size_t)(parts + 1) * sizeof(part));
+  if (of == NULL) return no_memory(frame->api, "no memory for the parts of a sum");
+  for (int64_t k = 0; k < streams; k++) {
+    int64_t begin = 0;
+    for (int64_t p = 0; p < parts; p++) {
+      int64_t size = size_of(results[p]) / streams;
+      int single = results[p]->dtype == XLA_FFI_DataType_F32;
+      of[p] = (part){(double*)operands[4 + p]->data + k * size, (char*)results[p]->data + k * size * (single ? 4 : 8),
+                     scales[k * parts + p], norms[k * parts + p], begin, begin + size, single};
+      begin += size;
+    }
+    of[parts] = (part){NULL, NULL, 0, 0, begin, INT64_MAX, 0};
+    run(frame, (stream){key + 8 * k, nonce + 3 * k, 0, (begin + 7) / 8, of}, noised);
+  }
+  free(of);
+  return NULL;
+}
+
+// Results: the operands. They are the same memory where nothing else reads an operand.
+XLA_FFI_Error* dpppl_stored(XLA_FFI_CallFrame* frame) {
+  if (asked_for_version(frame)) return NULL;
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, **results = (XLA_FFI_Buffer**)frame->rets.rets;
+  for (int64_t k = 0; k < frame->args.size; k++) {
+    size_t bytes = (size_t)size_of(operands[k]) * (operands[k]->dtype == XLA_FFI_DataType_F64 ? 8 : 4);
+    if (results[k]->data != operands[k]->data) memcpy(results[k]->data, operands[k]->data, bytes);
+  }
+  return NULL;
+}
+
 // The first `size` distinct rows named by `count` words: as `distinct_rows`. `table` holds a power of 2 of zeros, 2 count or more.
 static void choose(const uint32_t* draws, int64_t count, uint32_t num_rows, int32_t size, uint32_t* table, int bits,
                    int32_t* index, uint8_t* mask) {
@@ -276,11 +373,7 @@ XLA_FFI_Error* dpppl_distinct(XLA_FFI_CallFrame* frame) {
   while (((int64_t)1 << bits) < 2 * count) bits++;
   for (int64_t k = 0; k < streams; k++) {
     uint32_t* table = bits > 31 ? NULL : calloc((size_t)1 << bits, 4);
-    if (table == NULL) {
-      XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, "no memory for a table of rows",
-                                        XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
-      return frame->api->XLA_FFI_Error_Create(&args);
-    }
+    if (table == NULL) return no_memory(frame->api, "no memory for a table of rows");
     choose(draws + count * k, count, num_rows[k], size[k], table, bits, index + count * k, mask + count * k);
     free(table);
   }

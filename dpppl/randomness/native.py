@@ -1,4 +1,5 @@
-"""ChaCha20, normal draws and distinct rows in C for CPUs, many times as fast as by XLA: an extension, built at installation.
+"""ChaCha20, normal draws, noised sums, distinct rows and stored numbers in C for CPUs, faster than by XLA: an extension, built at
+installation.
 
 Where it was not built, with DPPPL_NATIVE=0 in the environment, or where it fails RFC 8439's test vector, XLA computes the
 same. DPPPL_NATIVE=avx512, avx2 or generic forbids wider vectors: the same numbers, drawn by other instructions.
@@ -15,10 +16,16 @@ import numpy as np
 
 from dpppl.types import Tree
 
-BLOCKS, NORMAL, DISTINCT = "dpppl_chacha20", "dpppl_normal", "dpppl_distinct"
-"""XLA custom calls. The first two: key (..., 8), counter (..., 1), nonce (..., 3), uint32, to blocks (..., 16, count) uint32,
-or to normal draws (..., 8, count) float64. The third: draws (..., count) uint32, number of rows (..., 1) uint32, size (..., 1)
-int32, to index (..., count) int32 and mask (..., count) bool."""
+CALLS = BLOCKS, NORMAL, NOISED, STORED, DISTINCT = (
+    "dpppl_chacha20", "dpppl_normal", "dpppl_noised", "dpppl_stored", "dpppl_distinct",
+)  # fmt: skip
+"""XLA custom calls, with numbers uint32 unless stated:
+
+- key (..., 8), counter (..., 1), nonce (..., 3), to blocks (..., 16, count);
+- the same, to normal draws (..., 8, count) float64;
+- key, nonce, scales and norms (..., L) float64, and L arrays float64, to L arrays like these, float32 or float64;
+- arrays of 4 or 8 bytes a number, to themselves;
+- draws (..., count), number of rows (..., 1), size (..., 1) int32, to index (..., count) int32 and mask (..., count) bool."""
 
 _EXTENSION = "dpppl.randomness._native"
 _RFC_8439 = 0xE4E7F110, 0x4E3C50A2
@@ -27,9 +34,10 @@ _WIDTHS = {"generic": 4, "avx2": 8, "avx512": 16}
 """Blocks of ChaCha20 that the versions compute at a time."""
 
 
-def call(target: str, like: Tree, *operands: jax.Array) -> Tree:
-    """The custom call, also under jax.vmap."""
-    return jax.ffi.ffi_call(target, like, vmap_method="broadcast_all")(*operands)
+def call(target: str, like: Tree, *operands: jax.Array, in_place: bool = False) -> Tree:
+    """The custom call, also under jax.vmap. `in_place`: results may be the operands' memory."""
+    aliases = {k: k for k in range(len(operands))} if in_place else None
+    return jax.ffi.ffi_call(target, like, vmap_method="broadcast_all", input_output_aliases=aliases)(*operands)
 
 
 def available() -> bool:
@@ -49,7 +57,7 @@ def instructions() -> str:
             "again where a C compiler is found, or set DPPPL_NATIVE=0 to leave out this note."
         )
         return "XLA"
-    for target in (BLOCKS, NORMAL, DISTINCT):
+    for target in CALLS:
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return next(name for name, width in _WIDTHS.items() if width == library.dpppl_use(_widest()))
 

@@ -1,5 +1,7 @@
 """Standard normal draws with full tails: two from 128 random bits."""
 
+import math
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -8,8 +10,9 @@ import numpy as np
 from jax import lax
 
 from dpppl.randomness import chacha, native
-from dpppl.types import Scalar
+from dpppl.types import Scalar, Tree
 
+_CALLED = {np.dtype(np.float32), np.dtype(np.float64)}
 _LOG = (
     6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
     1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01,
@@ -42,6 +45,52 @@ def standard_normal(key: jax.Array, size: int) -> jax.Array:
             return by_xla(key)[:size]
         by_call = partial(chacha.native_normal, count=count)
         return lax.platform_dependent(key, cpu=by_call, default=by_xla)[:size]
+
+
+def noised(
+    key: jax.Array,
+    totals: Sequence[jax.Array],
+    scales: Sequence[Scalar],
+    norms: Sequence[Scalar],
+    dtypes: Sequence[Tree],
+) -> list[jax.Array]:
+    """`added` of `standard_normal(key, ...)`, on CPUs in one call, which stores no draws.
+
+    Its last bits are another's: XLA makes one operation of a product and a sum. Arguments as for `added`."""
+    sizes = [math.prod(total.shape) for total in totals]
+
+    def by_xla(key: jax.Array, totals: Tree, scales: Tree, norms: Tree) -> list[jax.Array]:
+        return added(standard_normal(key, sum(sizes)), totals, scales, norms, dtypes)
+
+    def by_call(key: jax.Array, totals: Tree, scales: Tree, norms: Tree) -> list[jax.Array]:
+        like = [jax.ShapeDtypeStruct(total.shape, dtype) for total, dtype in zip(totals, dtypes)]
+        return list(native.call(native.NOISED, like, *chacha.words_of_normal(key), scales, norms, *totals))
+
+    with jax.enable_x64(True):
+        if not (chacha.is_chacha(key) and native.available() and {*map(np.dtype, dtypes)} <= _CALLED):
+            return by_xla(key, totals, scales, norms)
+        factors = [jnp.stack([jnp.asarray(x, jnp.float64) for x in each]) for each in (scales, norms)]
+        return lax.platform_dependent(key, list(totals), *factors, cpu=by_call, default=by_xla)
+
+
+def added(
+    draws: jax.Array,
+    totals: Sequence[jax.Array],
+    scales: Sequence[Scalar],
+    norms: Sequence[Scalar],
+    dtypes: Sequence[Tree],
+) -> list[jax.Array]:
+    """(total + scale * draws) * norm for each of `totals`, as its type of `dtypes`.
+
+    - **draws** - (S,) float64: a number for each of the totals, in order.
+    - **totals** - L arrays of S numbers together.
+    - **scales**, **norms** - L factors.
+    - **dtypes** - L types of results."""
+    pieces = jnp.split(draws, np.cumsum([math.prod(total.shape) for total in totals])[:-1])
+    return [
+        ((total + scale * piece.reshape(total.shape)) * norm).astype(dtype)
+        for total, scale, piece, norm, dtype in zip(totals, scales, pieces, norms, dtypes)
+    ]
 
 
 def _box_muller(words: jax.Array) -> jax.Array:

@@ -17,9 +17,11 @@ import numpy as np
 from jax import lax
 
 from dpppl.jaxprs import REARRANGEMENTS, evaluate, inputs_of, is_literal, trace
+from dpppl.randomness import native
 from dpppl.types import Atom, Equation, Function, Traced, Tree
 
 _UNLIKELY = np.float32(0.7356218)
+_CALLED = {"float32", "float64", "int32"}
 _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
 
 
@@ -56,17 +58,23 @@ class Statistic:
 def materialize(function: Function, rows: Tree) -> Tree:
     """`function()`, a pytree of arrays made of `rows`, computed once: every use reads the same bits.
 
-    It is the body of a loop of one iteration. The trip count is data-dependent, so XLA cannot duplicate the result;
-    `optimization_barrier` does not survive CPU fusion."""
+    On CPUs the results pass through a call of C that returns them. Elsewhere it is the body of a loop of one iteration: the trip
+    count is data-dependent, so XLA cannot duplicate the result; `optimization_barrier` does not survive CPU fusion."""
+
+    def computed() -> list[Tree]:
+        with jax.default_matmul_precision("highest"):
+            return jax.tree.leaves(function())
+
+    like, tree = jax.tree.flatten(jax.eval_shape(function))
+    if like and jax.default_backend() == "cpu" and native.available() and {str(x.dtype) for x in like} <= _CALLED:
+        found = computed()
+        with jax.enable_x64(True):
+            return jax.tree.unflatten(tree, native.call(native.STORED, like, *found, in_place=True))
     some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
     trip_count = jnp.where(some == _UNLIKELY, 2, 1)
-
-    def body(carry: Tree) -> Tree:
-        with jax.default_matmul_precision("highest"):
-            return carry[0] + 1, function()
-
-    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(function))
-    return lax.while_loop(lambda carry: carry[0] < trip_count, body, (jnp.zeros_like(trip_count), zeros))[1]
+    body = lambda carry: (carry[0] + 1, computed())  # noqa: E731
+    carry = jnp.zeros_like(trip_count), [jnp.zeros(x.shape, x.dtype) for x in like]
+    return jax.tree.unflatten(tree, lax.while_loop(lambda carry: carry[0] < trip_count, body, carry)[1])
 
 
 def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:

@@ -1,6 +1,6 @@
 """Other libraries' defects planted here, one at a time, each caught by a named test: see test_mutations."""
 
-from test_mutations import Mutation, planted
+from test_mutations import SCALED, Mutation, planted
 
 import dpppl
 
@@ -20,6 +20,11 @@ SELECTED = f"{ACCOUNTS}a_selections_epsilon_bounds_its_definition"
 TUNED = f"{ACCOUNTS}the_account_of_tune_is_that_of_its_definition"
 PRICES = f"{ACCOUNTS}with_noise_without_end_epsilon_is_finite_and_at_least_zero"
 
+SHARED = (
+    "dpppl.randomness.normal:noised", "native.call(native.NOISED, like, *chacha.words_of_normal(key), scales, norms, *totals)",
+    "[native.call(native.NOISED, [one], *chacha.words_of_normal(key), scale[None], norm[None], total)[0] "
+    "for one, scale, norm, total in zip(like, scales, norms, totals)]",
+)  # fmt: skip
 
 CONSTANT = "test_elsewhere_runs:test_no_constant_comes_of_the_number_of_rows"
 FORM = "test_elsewhere_runs:test_what_is_released_has_the_form_that_it_has_on_neighbours"
@@ -42,8 +47,8 @@ MUTATIONS = [
              "clip(jax.tree.map(lambda g: g * (1.0 + 1e-4 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
              ORDER, ("vmap",)),
     # The last element without noise
-    Mutation("no noise on the last number", PROGRAM, "lambda: draw(noise_key, sum(sizes))",
-             "lambda: jnp.append(draw(noise_key, sum(sizes))[:-1], np.float64(0.0))", NOISE, (False, "threefry2x32")),
+    Mutation("no noise on the last number", "dpppl.randomness.normal:noised", "standard_normal(key, sum(sizes))",
+             "jnp.append(standard_normal(key, sum(sizes))[:-1], np.float64(0.0))", NOISE, (False, "threefry2x32")),
     Mutation("no noise on the last of an odd number", NORMAL, "return by_xla(key)[:size]",
              "return by_xla(key)[:size] * (np.arange(size) < max(1, size - size % 2 * (size > 1)))", NOISE, (False, "threefry2x32")),
     Mutation("noise that begins again after 64 numbers", NORMAL, "return by_xla(key)[:size]",
@@ -53,10 +58,11 @@ MUTATIONS = [
     Mutation("a histogram's last bin without noise", "dpppl.access.norm_histogram:noisy_histogram", ").total", ").total.at[-1].set(0.0)",
              COUNTS, ("histogram",)),
     # An empty batch, and one row
-    Mutation("divided by the rows that were drawn", PROGRAM, "((part + scale * piece.reshape(leaf.shape)) * norm)",
-             "((part + scale * piece.reshape(leaf.shape)) * norm / (1.0 if drawn.mask is None else jnp.maximum(drawn.mask.sum(), 1) / len(drawn.mask)))",
+    Mutation("divided by the rows that were drawn", PROGRAM, SCALED,
+             "jax.tree.leaves(total), scales, [norm / (1.0 if drawn.mask is None else jnp.maximum(drawn.mask.sum(), 1) / len(drawn.mask)) for norm in norms]",
              FEW, (2, lambda: dpppl.Poisson(0.5))),
-    Mutation("no noise where no row is drawn", PROGRAM, "part + scale * piece", "part + scale * jnp.where(jnp.any(part != 0), piece, 0.0)", FEW, (1, lambda: dpppl.FullBatch())),
+    Mutation("no noise where no row is drawn", PROGRAM, SCALED,
+             "jax.tree.leaves(total), [scale * jnp.any(part != 0) for part, scale in zip(jax.tree.leaves(total), scales)], norms", FEW, (1, lambda: dpppl.FullBatch())),
     # Selection priced as something else
     Mutation("a selection priced as one run", SELECT, "one + more + (1 + event.shape) * np.min((1 - 1 / alpha) * one - math.log(event.gamma) / alpha)", "one", SELECTED, (10.0, 1.0)),
     Mutation("a selection priced without its second order", SELECT, "(1 + event.shape) * np.min(", "0.0 * np.min(", TUNED, (5.0, 1.0)),
@@ -76,8 +82,8 @@ MUTATIONS = [
     Mutation("noise in the denominator of a share", "dpppl.runs.histogram:histogram_charge", "max(cost, 1e-12)", "(cost - 1e-16)",
              f"{ACCOUNTS}runs_with_noise_without_end_have_a_finite_price"),
     # A constant taken from the number of rows
-    Mutation("divided by the rows held", PROGRAM, "((part + scale * piece.reshape(leaf.shape)) * norm)",
-             "((part + scale * piece.reshape(leaf.shape)) * norm / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("query", "monkeypatch", "capfd")),
+    Mutation("divided by the rows held", PROGRAM, SCALED,
+             "jax.tree.leaves(total), scales, [norm / len(jax.tree.leaves(rows)[0]) for norm in norms]", CONSTANT, ("query", "monkeypatch", "capfd")),
     Mutation("a query's noise from the number of rows", "dpppl.runs.query:noisy_query", "noise_multiplier = float(charge.noise_multipliers[0])",
              "noise_multiplier = float(charge.noise_multipliers[0]) * (1.0 + 1.0 / len(next(iter(query.rows.values()))))", CONSTANT, ("query", "monkeypatch", "capfd")),
     Mutation("SVI's rate from the number of rows", "dpppl.svi.step:svi_step", "asked.direction(noisy.total, rate)",
@@ -110,9 +116,9 @@ MUTATIONS = [
     Mutation("divided by one row less", "dpppl.runs.private_score:private_score", "charge, key, budget) / arguments.num_rows", "charge, key, budget) / (arguments.num_rows - 1)",
              "test_elsewhere_runs:test_one_row_is_data_like_others", ("query",)),
     # Equal keys
-    Mutation("sites of a run share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",
+    Mutation("sites of a run share noise", *SHARED,
              "test_elsewhere_runs:test_equal_sites_and_steps_of_svi_share_no_noise"),
-    Mutation("sites of a chain share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",
+    Mutation("sites of a chain share noise", *SHARED,
              "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("vectorized",)),
     Mutation("chains share their key", "dpppl.mcmc.chains:_first_states", "states = bound.init(chain_key, call.num_warmup", "chain_key = chain_key if num_chains == 1 else chain_key[jnp.zeros(num_chains, int)]; states = bound.init(chain_key, call.num_warmup",
              "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("sequential",)),

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from dpppl.randomness import native
+from dpppl.randomness import chacha, native, normal
 
 PROJECT = Path(__file__).parents[2]
 instructions_again = native.instructions.__wrapped__
@@ -72,3 +74,24 @@ def test_every_version_gives_the_block_of_the_standard_and_the_same_numbers(vers
         assert all(map(np.array_equal, map(blocks, counts), expected))
     finally:
         library.dpppl_use(16)
+
+
+@pytest.mark.skipif(native.instructions() == "XLA", reason="the extension was not built")
+@pytest.mark.parametrize("shapes", [[(5,)], [(30, 400), (), (17,), (0,), (9_000,)]], ids=["one", "several"])
+def test_sums_are_noised_with_the_draws_of_their_key(shapes):
+    """Of numbers that end within a block, float32 and float64, each part with a scale and a norm of its own; and of several keys."""
+    rng = np.random.default_rng(0)
+    totals, scales = [rng.normal(size=shape) for shape in shapes], [1.7 + k for k in range(len(shapes))]
+    norms, dtypes = [3.0 - 0.1 * k for k in range(len(shapes))], ["float32", "float64"] * len(shapes)
+    several = jax.vmap(partial(jax.random.fold_in, chacha.wrap(np.arange(8))))(np.arange(3))
+    noised = partial(normal.noised, scales=scales, norms=norms, dtypes=dtypes[: len(shapes)])
+    with jax.enable_x64(True):
+        together = jax.jit(jax.vmap(lambda key: noised(key, totals)))(several)
+        for k, key in enumerate(several):
+            alone = noised(key, totals)
+            draws = np.asarray(normal.standard_normal(key, sum(total.size for total in totals)))
+            pieces = np.split(draws, np.cumsum([total.size for total in totals])[:-1])
+            for found, each, total, piece, *rest in zip(together, alone, totals, pieces, scales, norms, dtypes):
+                scale, norm, dtype = rest
+                expected = ((total + scale * piece.reshape(total.shape)) * norm).astype(dtype)
+                assert each.dtype == dtype and np.array_equal(each, expected) and np.array_equal(found[k], expected)

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from patches import stored_by
 
 from dpppl.access.clipping import NUM_COUNTS, SLACK, Flat, with_count
 from dpppl.access.door import noisy_sum
 from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.access.mechanism import Mechanism
+from dpppl.randomness import native
 from dpppl.row_program.hoist import Marked, gradient
 from dpppl.row_program.materialize import Statistic, ending
 from dpppl.subsampling import FullBatch
@@ -35,8 +37,10 @@ def length(total):
     return np.sqrt(sum(np.sum(np.square(np.asarray(leaf))) for leaf in jax.tree.leaves(total)))
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(counted):
+@pytest.mark.parametrize(("counted", "by"), [(False, "C"), (True, "C"), (True, "XLA")])
+def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(counted, by, monkeypatch):
+    if by == "XLA":
+        monkeypatch.setattr(native, "available", lambda: False)
     rows, clipping = hostile(8), Flat(0.7)
     statistic = Statistic(cancelling, lambda stored, row: (stored, jnp.zeros(NUM_COUNTS)) if counted else stored)
     clip = with_count(clipping) if counted else clipping.clip
@@ -48,19 +52,17 @@ def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(counted):
             assert sorted(np.abs(counts)) == [0.0, 0.0, 0.5] and counts[1] == 0.0
 
 
-def loops(compiled):
-    """What the loops of a compiled program carry."""
-    return [line.split(" while(")[0] for line in compiled.as_text().splitlines() if " while(" in line]
-
-
-def test_statistics_are_stored_once():
-    """They pass through a loop that the compiler keeps, what only multiplies them does not."""
+@pytest.mark.parametrize("by", ["C", "XLA"])
+def test_statistics_are_stored_once(by, monkeypatch):
+    """They pass through a call, or a loop, that the compiler keeps, what only multiplies them does not."""
+    if by == "XLA":
+        monkeypatch.setattr(native, "available", lambda: False)
     rows = RNG.standard_normal((7, 30)).astype(np.float32)
     whole = jax.jit(lambda rows: sum_of_rows(jnp.sin, Drawn(rows), Flat(1.0).clip))
-    (carried,) = loops(whole.lower(rows).compile())
+    (carried,) = stored_by(whole.lower(rows).compile())
     assert "f32[7,30]" in carried
     parts = Statistic(lambda row: jnp.sin(row[0]), lambda stored, row: stored * row)
-    carried = loops(jax.jit(lambda rows: sum_of_rows(parts, Drawn(rows), Flat(1.0).clip)).lower(rows).compile())
+    carried = stored_by(jax.jit(lambda rows: sum_of_rows(parts, Drawn(rows), Flat(1.0).clip)).lower(rows).compile())
     assert len(carried) == 1 and "f32[7]" in carried[0] and "f32[7,30]" not in carried[0]
 
 
@@ -146,7 +148,7 @@ def through_the_door(log_likelihood, z, rows):
 def test_the_door_stores_numbers_of_a_regression():
     rows = RNG.standard_normal((41, 29)).astype(np.float32)
     compiled, total = through_the_door(lambda w, x, _: jnp.logaddexp(0.0, x @ w), np.zeros(29, np.float32), rows)
-    carried = loops(compiled)
+    carried = stored_by(compiled)
     assert any("f32[41]" in of for of in carried) and not any("[41,29]" in of for of in carried)
     clipped = rows / 2 * np.minimum(1.0, 0.7 / np.linalg.norm(rows / 2, axis=1, keepdims=True))
     np.testing.assert_allclose(total, clipped.sum(0), atol=1e-4)
