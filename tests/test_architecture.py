@@ -167,7 +167,7 @@ ROOMS = {
     "data": ("data", 1_664, 900),
     "model": ("model", 4_725, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),
-    "access": ("access row_program", 3_113, 1_700),
+    "access": ("access row_program", 3_115, 1_700),
     "session": ("runs processes", 2_658, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 622, 404),

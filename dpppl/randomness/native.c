@@ -333,14 +333,11 @@ XLA_FFI_Error* dpppl_noised(XLA_FFI_CallFrame* frame) {
   return NULL;
 }
 
-// Results: the operands. They are the same memory where nothing else reads an operand.
+// Result: the operand, in the same memory where nothing else reads the operand.
 XLA_FFI_Error* dpppl_stored(XLA_FFI_CallFrame* frame) {
   if (asked_for_version(frame)) return NULL;
-  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, **results = (XLA_FFI_Buffer**)frame->rets.rets;
-  for (int64_t k = 0; k < frame->args.size; k++) {
-    size_t bytes = (size_t)size_of(operands[k]) * (operands[k]->dtype == XLA_FFI_DataType_F64 ? 8 : 4);
-    if (results[k]->data != operands[k]->data) memcpy(results[k]->data, operands[k]->data, bytes);
-  }
+  XLA_FFI_Buffer *in = frame->args.args[0], *out = frame->rets.rets[0];
+  if (out->data != in->data) memcpy(out->data, in->data, (size_t)size_of(in) * (in->dtype == XLA_FFI_DataType_F64 ? 8 : 4));
   return NULL;
 }
 

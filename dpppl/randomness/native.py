@@ -24,7 +24,7 @@ CALLS = BLOCKS, NORMAL, NOISED, STORED, DISTINCT = (
 - key (..., 8), counter (..., 1), nonce (..., 3), to blocks (..., 16, count);
 - the same, to normal draws (..., 8, count) float64;
 - key, nonce, scales and norms (..., L) float64, and L arrays float64, to L arrays like these, float32 or float64;
-- arrays of 4 or 8 bytes a number, to themselves;
+- an array of 4 or 8 bytes a number, to itself;
 - draws (..., count), number of rows (..., 1), size (..., 1) int32, to index (..., count) int32 and mask (..., count) bool."""
 
 _EXTENSION = "dpppl.randomness._native"

@@ -69,7 +69,9 @@ def materialize(function: Function, rows: Tree) -> Tree:
     if like and jax.default_backend() == "cpu" and native.available() and {str(x.dtype) for x in like} <= _CALLED:
         found = computed()
         with jax.enable_x64(True):
-            return jax.tree.unflatten(tree, native.call(native.STORED, like, *found, in_place=True))
+            return jax.tree.unflatten(
+                tree, [native.call(native.STORED, a, x, in_place=True) for a, x in zip(like, found)]
+            )
     some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
     trip_count = jnp.where(some == _UNLIKELY, 2, 1)
     body = lambda carry: (carry[0] + 1, computed())  # noqa: E731

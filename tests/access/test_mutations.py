@@ -63,7 +63,7 @@ _chain, _svi, _query = (found("test_runs:WAYS", name) for name in ("MCMC", "SVI"
 
 
 SCALED = "jax.tree.leaves(total), scales, norms"
-_AGAIN = "native.call(native.STORED, like, *found, in_place=True)", "found"
+_AGAIN = "native.call(native.STORED, a, x, in_place=True)", "x"
 MUTATIONS = [
     # The door
     Mutation("noise dropped", PROGRAM, SCALED, "jax.tree.leaves(total), [0.0 * scale for scale in scales], norms",
