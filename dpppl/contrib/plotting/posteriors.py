@@ -88,15 +88,9 @@ def posteriors_by_name(
 
 
 _LOOKS = [
-    (GREY, "o", "-"),
-    (BLUE, "s", "-"),
-    (ORANGE, "^", "--"),
-    (GREY, "v", ":"),
-    (BLUE, "D", "-."),
-    (ORANGE, "P", ":"),
-    (GREY, "X", "--"),
-    (BLUE, "*", ":"),
-]
+    (GREY, "o", "-"), (BLUE, "s", "-"), (ORANGE, "^", "--"), (GREY, "v", ":"),
+    (BLUE, "D", "-."), (ORANGE, "P", ":"), (GREY, "X", "--"), (BLUE, "*", ":"),
+]  # fmt: skip
 
 
 def _intervals(
