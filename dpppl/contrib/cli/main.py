@@ -260,7 +260,7 @@ def _completion(options: argparse.Namespace) -> Answer:
     try:
         import shtab
     except ImportError:
-        raise ConfigurationError("tab completion needs shtab: pip install dpppl[completion].") from None
+        raise ConfigurationError('tab completion needs shtab: pip install "dpppl[completion]".') from None
     script = shtab.complete(_parser(), shell=options.shell)
     return {"shell": options.shell, "script": script}, script
 
