@@ -363,6 +363,8 @@ def test_the_command_refuses_what_it_cannot_write_before_it_charges(name, value,
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert main([*command, "--out", "tables"]) == 1 and "dpppl[synthetic]" in capsys.readouterr().err
     assert not (tmp_path / "ledger").exists()
+    with pytest.raises(ConfigurationError, match=r"dpppl\[synthetic\]"):
+        synthetic.datasets(jax.random.key(0), table_model(SCHEMA), {}, SCHEMA, num_rows=3, num_datasets=2)
 
 
 @pytest.mark.slow

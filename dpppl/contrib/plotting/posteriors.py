@@ -93,9 +93,7 @@ _LOOKS = [
 ]  # fmt: skip
 
 
-def _intervals(
-    kinds: Mapping[str, BySite], like: BySite, level: float, labels: Given, axes: "Axes | None"
-) -> "Axes":  # fmt: skip
+def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, labels: Given, axes: "Axes | None") -> "Axes":
     """Medians and intervals of the elements of `like`, for each kind of samples."""
     level = fraction(level, name="level")
     rows = {label: by_element(samples, like=like) for label, samples in kinds.items()}
