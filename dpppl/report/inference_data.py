@@ -21,7 +21,9 @@ _REASONS = {"log_likelihood": _LIKELIHOOD, "posterior_predictive": _PREDICTIVE, 
 
 
 class PrivateGroupError(ConfigurationError):
-    """A group of ArviZ's would hold private rows. `arviz.compare` raises it anew with words of its own: the reason is added."""
+    """A group of ArviZ's would hold private rows. `arviz.compare` makes it anew with words of its own: the reason stays.
+
+    - **text** - the reason, or ArviZ's words, to which it is added."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text if text in _REASONS.values() else f"{text} {_LIKELIHOOD}")
