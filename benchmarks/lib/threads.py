@@ -155,7 +155,7 @@ def prevalence(level, positive):
     right, wrong = numpyro.sample("right", dist.Beta(92, 8)), numpyro.sample("wrong", dist.Beta(12, 88))
     with numpyro.plate("clinics", 5):
         apart = numpyro.sample("apart", dist.Normal(0, 1))
-    share = jax.nn.sigmoid(mean + spread * apart)
+    share = jax.nn.sigmoid(numpyro.deterministic("logit", mean + spread * apart))
     with numpyro.plate("data", level.shape[0]):
         numpyro.sample("positive", dist.Bernoulli(share[level] * right + (1 - share[level]) * wrong), obs=positive)
 
@@ -175,7 +175,7 @@ def slopes(x, level, y):
     factor = numpyro.sample("factor", dist.LKJCholesky(2, 2.0))
     with numpyro.plate("groups", 5):
         apart = numpyro.sample("apart", dist.Normal(0, 1).expand([2]).to_event(1))
-    both = mean + apart @ (sds[:, None] * factor).T
+    both = numpyro.deterministic("both", mean + apart @ (sds[:, None] * factor).T)
     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(both[level, 0] + both[level, 1] * x, scale), obs=y)
