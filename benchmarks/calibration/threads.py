@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dpppl
 from benchmarks.lib.results import FOLDER, in_page, written
-from benchmarks.lib.threads import by_nuts, compared, made
+from benchmarks.lib.threads import by_nuts, compared, made, off
 
 METHODS = "NoiseAware", "DPSGHMC", "SVI"
 BUDGET = {"target_epsilon": 3.0, "target_delta": 1e-6, "print_cost": False}
@@ -48,16 +48,9 @@ def line(name, method, seed):
     right, start = by_nuts(name), time.process_time()
     samples, verdict = private(method, model, given, jax.random.key(seed))
     seconds = time.process_time() - start
-    found = compared(samples)
-    far, own, widths, where = [], [], [], []
-    for site, r in right.items():
-        sd, mine = r.std(0), found[site].std(0)
-        distance, free = np.abs(found[site].mean(0) - r.mean(0)), sd > 1e-6  # Cholesky factors have constants
-        far.append((distance / sd.clip(1e-6))[free])
-        own.append((distance / mine.clip(1e-6))[free])
-        widths.append((mine / sd.clip(1e-6))[free])
-        where += [site] * int(free.sum())
-    far, own, widths = (np.concatenate([np.ravel(part) for part in parts]) for parts in (far, own, widths))
+    sites = off(compared(samples), right)
+    far, own, widths = (np.concatenate(parts) for parts in zip(*sites.values()))
+    where = [site for site, parts in sites.items() for _ in parts[0]]
     return {
         "far": float(far.max()), "far, own sds": float(own.max()), "farthest": where[int(far.argmax())],
         "width": float(np.median(widths)), "narrowest": float(widths.min()), "widest": float(widths.max()),

@@ -251,9 +251,10 @@ def compared(samples):
 
 
 def off(found, right):
-    """Of each site the farthest mean, in sds of NUTS, and the smallest and largest ratio of sds."""
-    means = {
-        site: np.max(np.abs(np.mean(found[site], 0) - r.mean(0)) / r.std(0).clip(1e-6)) for site, r in right.items()
-    }
-    ratios = {site: np.std(found[site], 0) / r.std(0).clip(1e-6) for site, r in right.items()}
-    return means, {site: (ratio.min(), ratio.max()) for site, ratio in ratios.items()}
+    """By site, of elements that vary: distances of means in sds of NUTS, and in own sds, and ratios of sds."""
+    sites = {}
+    for site, r in right.items():
+        sd, own = np.ravel(r.std(0)), np.ravel(np.std(found[site], 0))
+        distance, free = np.ravel(np.abs(np.mean(found[site], 0) - r.mean(0))), sd > 1e-6
+        sites[site] = distance[free] / sd[free], distance[free] / own[free].clip(1e-6), own[free] / sd[free]
+    return sites
