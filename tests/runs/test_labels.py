@@ -132,6 +132,9 @@ def test_names_and_labels_go_all_the_way(tmp_path, capsys):
     aware.print_summary()
     assert set(aware.verdict.learned) == {"w[age]", "w[smoker]"}
     assert aware.bayes_factor("w[age]", allow_unconverged=True) == aware.bayes_factor("w[0]", allow_unconverged=True)
+    priors = {"wide": {"w": dist.Normal(0, 3).expand([2]).to_event(1)}}
+    table = str(aware.sensitivity(jax.random.key(0), priors, 100, allow_unconverged=True))
+    assert "w[age]" in table and "w[0]" not in table
     mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=100, num_samples=100, progress_bar=False, name="second", **common)
     mcmc.run(dpppl.secret_key(), *rows())
     mcmc.print_summary()
