@@ -115,14 +115,14 @@ def check(
     latents = {name: s for name, s in split.latents.items() if name not in split.local}
     shapes = jax.eval_shape(split.constrain, latents, known.public)
     names = Labels.of(labels, {name: s.shape for name, s in shapes.items()})
-    methods, predicted, why_none = _methods(model, split, args, kwargs, target_epsilon, target_delta)
+    methods, predicted, why_none, notes = _methods(model, split, args, kwargs, target_epsilon, target_delta)
     public = [f"{ASSUMED_PUBLIC}{', '.join(split.assumed_public)}."] if split.assumed_public else []
     about = _STANDARDISED if predicted else f"no widths by latent are predicted: {why_none}."
     return Checked(
         arguments=tuple(words), released=tuple((name, str(s.shape)) for name, s in shapes.items()),
         used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
         methods=methods, widths=tuple(w._replace(name=names.named(w.name)) for w in predicted),
-        notes=(*public, *split.notes, *known.by_entry, *([about] if predicted or why_none else [])),
+        notes=(*public, *notes, *known.by_entry, *([about] if predicted or why_none else [])),
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
 
 
 def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Tree:
-    """Each method, with what came of binding it to the arguments; widths of NoiseAware by latent, or why there are none."""
+    """Each method, with what came of binding it; widths of NoiseAware by latent, or why there are none; notes on the model."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
     svi = SVI(model, AutoNormal(model), **noise)
     tried: dict[str, Function] = {
@@ -150,7 +150,7 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
         "SVI": lambda: bind_objective(svi, key, args, kwargs)[0],
     }
     lines: list[tuple[str, str]] = []
-    predicted, why_none = list[Width](), ""
+    predicted, why_none, notes = list[Width](), "", split.notes
     size, busy, accesses = sum(math.prod(s.shape) for s in split.latents.values()), _Clock(), None
     found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,))
     for name, attempt in tried.items():
@@ -175,8 +175,8 @@ def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsil
         wide = wide if isinstance(bound, Objective) and bound.wide_scale is not None else ""
         lines.append((name, f"runs; {time.words(busy.ratio())}{wide}; {_width(option, found)}"))
         if isinstance(bound, BoundModel):
-            predicted, why_none = widths(bound, option.learned_above / found.row_curvature, key)
-    return tuple(lines), predicted, why_none
+            (predicted, why_none), notes = widths(bound, option.learned_above / found.row_curvature, key), bound.notes
+    return tuple(lines), predicted, why_none, notes
 
 
 def _width(option: Option, found: Plan) -> str:

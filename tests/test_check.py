@@ -34,6 +34,22 @@ def factor(y):
         numpyro.factor("likelihood", -0.5 * (y - mean) ** 2)
 
 
+def test_effects_without_a_name_are_noted():
+    def model(group, y, name):
+        tau, z = (
+            numpyro.sample("tau", dist.HalfNormal(1)),
+            numpyro.sample("z", dist.Normal(0, 1).expand([3]).to_event(1)),
+        )
+        effect = numpyro.deterministic("effect", tau * z) if name else tau * z
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(effect[group], 1), obs=y)
+
+    noted = [
+        "numpyro.deterministic" in " ".join(dpppl.check(model, Y.astype(int), Y, name).notes) for name in (False, True)
+    ]
+    assert noted == [True, False]
+
+
 def test_what_is_private_public_and_released():
     """Other rows, also such as are not finite, have the same table, but for the seconds measured."""
     offset = dpppl.Public(np.ones(1, np.float32))

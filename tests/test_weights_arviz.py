@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import sys
 
 import arviz
 import jax
@@ -154,6 +155,12 @@ def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
 
 
 @pytest.mark.slow
+def test_without_arviz_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(dpppl.ConfigurationError, match=r'pip install "dpppl\[arviz\]"'):
+        run().to_arviz(allow_unconverged=True)
+
+
 def test_arviz_computes_its_diagnostics():
     data = run(num_chains=2, samples=100, step_size=0.002).to_arviz()
     for diagnostic in (arviz.rhat, arviz.ess):

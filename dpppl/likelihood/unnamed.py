@@ -75,7 +75,7 @@ def _made(equation: Equation, given: list[_Value]) -> _Value:
         curved |= frozenset() if rows else latents
     else:
         looks_up &= not any(v.rows for v in given if not v.latents)
-        if name in ("mul", "div"):
+        if name in ("mul", "div") or (name == "dot_general" and len(own) == 2):
             twice = given[0].latents & given[1].latents
             curved |= given[1].latents if name == "div" else twice
             is_product |= len(own) == 2

@@ -47,7 +47,7 @@ class BoundModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on the model, for before the run."""
-        return self.split.notes if self.unnamed is None else (*self.split.notes, f"for far less noise {self.unnamed}.")
+        return (*self.split.notes, *([f"for less noise and bias {self.unnamed}."] if self.unnamed else []))
 
 
 def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> BoundModel:

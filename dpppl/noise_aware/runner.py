@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -293,10 +294,9 @@ class NoiseAware(NoiseAwareSettings):
     ) -> Sensitivity:  # fmt: skip
         """Compare posteriors under several priors, at no cost: `Likelihood.sensitivity` of `likelihood()`.
 
-        - **rng_key**, **priors**, **num_samples**, **prob** - see there: of the draws; by name, dicts of distributions by site.
-        - **allow_unconverged** - see `likelihood`."""
-        found = self.likelihood(allow_unconverged=allow_unconverged)
-        return found.sensitivity(rng_key, priors, num_samples, prob)
+        - **rng_key**, **priors**, **num_samples**, **prob**, **allow_unconverged** - see there, and `likelihood`."""
+        found = self.likelihood(allow_unconverged=allow_unconverged).sensitivity(rng_key, priors, num_samples, prob)
+        return replace(found, rows=tuple(r._replace(element=self._labels.named(r.element)) for r in found.rows))
 
     @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Tree:

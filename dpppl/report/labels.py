@@ -79,8 +79,7 @@ class Labels:
         found: dict[str, Tree] = {}
         for site, value in samples.items():
             places = np.ndindex(*np.shape(value)[2:]) if site in self.axes else ()
-            apart = {self.named(element_name(site, i)): value[(slice(None), slice(None), *i)] for i in places}
-            found |= apart or {site: value}
+            found |= {self.named(element_name(site, i)): value[:, :, *i] for i in places} or {site: value}
         return found
 
     def coords(

@@ -27,8 +27,10 @@ def to_inference_data(
     - **labels** - of elements, where `coords` gives no others.
 
     Raises ConfigurationError where these do not fit the samples."""
-    import arviz
-
+    try:
+        import arviz
+    except ImportError:
+        raise ConfigurationError('to_arviz needs ArviZ: pip install "dpppl[arviz]".') from None
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
     groups = dict[str, Tree](posterior=dict(posterior)) | groups
     if not all(given is None or isinstance(given, Mapping) for given in (coords, dims)):
@@ -41,8 +43,7 @@ def to_inference_data(
         if any(len(axes[site]) > len(shapes[site]) for site in axes):
             raise ValueError("there are more names than axes")
         if not arviz.__version__.startswith("0."):
-            attrs = {"/": attributes} | dict.fromkeys(groups, attributes)
-            return arviz.from_dict(groups, coords=coords, dims=axes, attrs=attrs)
+            return arviz.from_dict(groups, coords=coords, dims=axes, attrs=dict.fromkeys(["/", *groups], attributes))
         from dpppl.report.inference_data import PrivateInferenceData
 
         found: Foreign = arviz.from_dict(**groups, coords=coords, dims=axes, attrs=attributes)

@@ -68,7 +68,7 @@ class PrivateScale:
 def private_scale(
     rng_key: jax.Array, x: jax.Array, *, target_epsilon: float | None = None, target_delta: float | None = None,
     noise_multiplier: float | None = None, ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
-    mesh: jax.sharding.Mesh | None = None,
+    mesh: jax.sharding.Mesh | None = None, name: str | None = None,
 ) -> PrivateScale:  # fmt: skip
     """Estimate where private columns lie and how widely they spread: three charged accesses of all rows.
 
@@ -80,7 +80,7 @@ def private_scale(
       says how many.
     - **target_epsilon**, **target_delta**: the noise is the least that meets them, and they bound the query.
     - **noise_multiplier**: instead, the noise sd of each access in units of its sensitivity, sqrt d.
-    - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before each access.
+    - **ledger**, **name**: a `dpppl.PrivacyLedger` of these rows or its path, charged before each access; the query's name there.
     - **mesh**: a `jax.sharding.Mesh` to shard rows over, as for `dpppl.MCMC`.
 
     *Guarantee*: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out), as `epsilon_at` of the
@@ -103,7 +103,7 @@ def private_scale(
     if len(column.shape) > 2:
         raise ConfigurationError(f"x has shape {column.shape}: give columns, (N,) or (N, d).")
     width = int(np.prod(column.shape[1:]))
-    budget, run = Budget(target_epsilon, target_delta, ledger=ledger), Run.opened(rng_key)
+    budget, run = Budget(target_epsilon, target_delta, ledger=ledger, name=name), Run.opened(rng_key)
     rows, _ = arguments.arrays(_columns, (x,), {}, checked_mesh(mesh))
     mechanism = Mechanism(clipping=Flat(float(np.sqrt(width))), subsampling=FullBatch())
     charge_at = lambda sigma: Charge(mechanism, np.full(3, sigma), is_query=True)  # noqa: E731

@@ -131,7 +131,7 @@ class Convergence(Verdict):
         parameters = [f"  {p.name:<{width}}  {p}" for p in self.parameters if self.num_iterates >= _MIN_LENGTH]
         counts = [(word, *sites_with(word, self.latents)) for word in (LEARNED, PARTLY, MEAN, PRIOR, HIDDEN)]
         latents = ", ".join(f"{count} {word} ({sites})" for word, count, sites in counts if count)
-        learned = f"latents: {latents}" if latents and not self.refusals else ""
+        learned = self.labels.named(f"latents: {latents}") if latents and not self.refusals else ""
         return "\n".join(filter(None, [f"convergence: {first}", *parameters, learned, *rest]))
 
 

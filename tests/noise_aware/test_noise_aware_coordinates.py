@@ -137,6 +137,10 @@ UNNAMED = {  # a row's mean, from mu, tau and its group, and the sites of which 
     "one-hot": (lambda mu, tau, g: jax.nn.one_hot(g, NUM_GROUPS) @ (mu + tau * standard()), MU),
     "another link": (lambda mu, tau, g: jnp.exp(mu + tau * standard())[g], MU),
     "slopes": (lambda mu, tau, g: ((mu + tau * standards(NUM_GROUPS, 2))[g] * jnp.stack([g, g + 1.0], 1)).sum(1), MU),
+    "correlated slopes": (
+        lambda mu, tau, g: (lambda both: both[g, 0] + both[g, 1])(mu + standards(NUM_GROUPS, 2) @ (tau * jnp.eye(2))),
+        MU,
+    ),
     "two indices": (lambda mu, tau, g: mu + tau * standards(NUM_GROUPS, 2)[g, g % 2], MU),
     "beside a slope": (lambda mu, tau, g: mu * g + tau * standard()[g], "'tau' and 'z'"),
     "a walk": (lambda mu, tau, g: mu + jnp.cumsum(tau * standard())[g], MU),
@@ -158,6 +162,10 @@ UNNAMED = {  # a row's mean, from mu, tau and its group, and the sites of which 
     "sums to zero": (lambda mu, tau, g: (lambda z: tau * (z - jnp.mean(z)))(standard())[g], None),
     "shared": (lambda mu, tau, g: (lambda z: mu * z[g] + jnp.exp(tau * z[g] + mu))(standard()), None),
     "beside itself": (lambda mu, tau, g: (lambda z: tau * z[g] + z[g] ** 2)(standard()), None),
+    "contrasts of no full rank": (
+        lambda mu, tau, g: (mu + tau * ((jnp.eye(NUM_GROUPS) - 1.0 / NUM_GROUPS) @ standard()))[g],
+        None,
+    ),
     "more values than latents": (
         lambda mu, tau, g: (mu + tau * jnp.outer(standard(), jnp.arange(2.0)))[g, g % 2],
         None,

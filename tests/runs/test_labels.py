@@ -55,7 +55,9 @@ def test_a_simplex_has_fewer_coordinates_than_labels():
 def test_findings_name_labelled_elements():
     count, names = sites_with("prior", {"w": np.array(["prior", "read", "prior"]), "level": np.full((2, 3), "prior")})
     assert (count, names) == (8, "w[0], w[2], level")
-    verdict = Convergence(verdict="arrived", parameters=(), num_iterates=0, labels=LABELS)
+    words = {"w": np.array(["learned", "partly", "learned"])}
+    verdict = Convergence(verdict="arrived", parameters=(), num_iterates=0, latents=words, labels=LABELS)
+    assert "latents: 2 learned (w[age], w[0]), 1 partly (w[smoker=yes])" in str(verdict)
     [finding] = verdict.by_label([care(f"prior: {names}", "drop w[0]", names)])
     assert str(finding) == "prior: w[age], w[0], level; drop w[age]" and finding.latent == "w[age], w[0], level"
 
@@ -130,6 +132,9 @@ def test_names_and_labels_go_all_the_way(tmp_path, capsys):
     aware.print_summary()
     assert set(aware.verdict.learned) == {"w[age]", "w[smoker]"}
     assert aware.bayes_factor("w[age]", allow_unconverged=True) == aware.bayes_factor("w[0]", allow_unconverged=True)
+    priors = {"wide": {"w": dist.Normal(0, 3).expand([2]).to_event(1)}}
+    table = str(aware.sensitivity(jax.random.key(0), priors, 100, allow_unconverged=True))
+    assert "w[age]" in table and "w[0]" not in table
     mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=100, num_samples=100, progress_bar=False, name="second", **common)
     mcmc.run(dpppl.secret_key(), *rows())
     mcmc.print_summary()
@@ -155,6 +160,8 @@ def test_queries_have_names_in_results_and_ledger(tmp_path):
     found = dpppl.private_score(dpppl.secret_key(), lambda y: y, np.ones(100), name="share of smokers", **settings)
     assert str(found).startswith("share of smokers: ") and found.name == "share of smokers"
     assert ledger.report().runs[0].what.startswith("share of smokers (private_score(")
+    dpppl.private_scale(dpppl.secret_key(), np.ones(100), noise_multiplier=10.0, ledger=ledger, name="scale of age")
+    assert ledger.report().runs[1].what == "scale of age (private_scale)"
     before = ledger.spent
     with pytest.raises(ConfigurationError, match="name is one printable line"):
         dpppl.private_score(dpppl.secret_key(), lambda y: y, np.ones(100), name="two\nlines", **settings)

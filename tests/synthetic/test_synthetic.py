@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from numpyro import handlers
 from numpyro.infer import Predictive
 from scipy import stats
 
@@ -14,7 +15,8 @@ import dpppl
 from dpppl.contrib import synthetic
 from dpppl.contrib.cli import tables
 from dpppl.contrib.cli.main import main
-from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
+from dpppl.contrib.synthetic import Category, Intervals, Number, Schema, table_model
+from dpppl.contrib.synthetic.table import labels_of_model
 from dpppl.errors import ConfigurationError
 
 SCHEMA = Schema(
@@ -361,6 +363,8 @@ def test_the_command_refuses_what_it_cannot_write_before_it_charges(name, value,
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert main([*command, "--out", "tables"]) == 1 and "dpppl[synthetic]" in capsys.readouterr().err
     assert not (tmp_path / "ledger").exists()
+    with pytest.raises(ConfigurationError, match=r"dpppl\[synthetic\]"):
+        synthetic.datasets(jax.random.key(0), table_model(SCHEMA), {}, SCHEMA, num_rows=3, num_datasets=2)
 
 
 @pytest.mark.slow
@@ -418,12 +422,33 @@ def test_files_with_other_separators_and_decimals_are_read(tmp_path, capsys):
     with pytest.raises(ConfigurationError, match="write --separator ';' --decimal ','"):
         read(None, ".")
     for separator, decimal, words in (
-        (None, ",", "both ','"),
-        (";;", ".", "--separator is one"),
-        (";", "", "--decimal is one"),
+        (None, ",", "two characters"),
+        (";;", ".", "two characters"),
+        (";", "", "two characters"),
+        ("", ".", "two characters"),
+        (";", None, "weight are numbers, .* write --decimal ',' or --decimal '.'"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             read(separator, decimal)
+    file.write_text("sex\tweight\nF\t61,5\n")
+    assert read(r"\t", ",") == ({"sex": ["F"], "weight": ["61.5"]}, 1)
+
+
+@pytest.mark.parametrize("interactions", [False, True])
+def test_coefficients_have_labels(interactions):
+    schema = Schema(
+        (Category("job", ("a", "b", "c")), Number("age", 18, 90), Intervals("pay", (0, 1, 2)), Category("ill", (0, 1)))
+    )
+    labels = labels_of_model(schema, interactions)
+    trace = handlers.trace(handlers.seed(table_model(schema, interactions=interactions), 0)).get_trace(num_rows=2)
+    shapes = {site: value["value"].shape for site, value in trace.items() if "given" in site}
+    assert {site: tuple(map(len, both)) for site, both in labels.items()} == shapes
+    features, outputs = labels["ill given the columns before"]
+    assert features[:5] == ["constant", "job=b", "job=c", "age", "pay"] and outputs == ["ill=1"]
+    assert (
+        features[5:]
+        == ["job=b x job=c", "job=b x age", "job=b x pay", "job=c x age", "job=c x pay", "age x pay"] * interactions
+    )
 
 
 @pytest.mark.slow

@@ -178,12 +178,12 @@ def _plan(options: argparse.Namespace) -> Answer:
     models.refuse(options, ["ledger"], "is for --compare")
     if options.num_data is None or options.delta is None:
         raise ConfigurationError("plan needs --num-data and --delta, with --epsilon or --advantage; or --compare.")
-    tried = {"rates": options.rate, "num_steps": options.steps}
     found = accounting.plan(
         num_data=options.num_data, target_delta=options.delta, target_epsilon=options.epsilon,
         target_advantage=options.advantage, num_latents=options.latents, row_curvature=options.row_curvature,
         prior_sd=options.prior_sd, clipping_norm=options.clipping_norm, simulates=not options.factors,
-        rows_per_second=options.rows_per_second, **{name: values for name, values in tried.items() if values},
+        rows_per_second=options.rows_per_second,
+        **{name: values for name, values in (("rates", options.rate), ("num_steps", options.steps)) if values},
     )  # fmt: skip
     if options.picture is not None:
         from dpppl.contrib import plotting
@@ -244,17 +244,14 @@ def _document(file: Path) -> dict[str, Any]:
     """A report that was written as JSON."""
     cure = f"write one with pathlib.Path({str(file)!r}).write_text(mcmc.privacy_report().to_json())."
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8-sig"))
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}; give the path of a report, or {cure}") from None
     except ValueError:
-        document = {}
-    try:
-        known = {"about", "events", "headline", "rows"} <= set(document)
-        known &= str(document["schema_version"]).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
-    except (KeyError, TypeError):
-        known = False
-    if not known:
+        found = None
+    document: dict[str, Any] = found if isinstance(found, dict) else {}
+    same = str(document.get("schema_version")).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
+    if not same or not {"about", "events", "headline", "rows"} <= set(document):
         raise ConfigurationError(f"{file} is not a report of schema {render.SCHEMA_VERSION}; {cure}")
     return document
 
@@ -263,7 +260,7 @@ def _completion(options: argparse.Namespace) -> Answer:
     try:
         import shtab
     except ImportError:
-        raise ConfigurationError("tab completion needs shtab: pip install dpppl[completion].") from None
+        raise ConfigurationError('tab completion needs shtab: pip install "dpppl[completion]".') from None
     script = shtab.complete(_parser(), shell=options.shell)
     return {"shell": options.shell, "script": script}, script
 
@@ -280,8 +277,7 @@ def _report(options: argparse.Namespace) -> Answer:
         options.html.write_text(pages.page(document), encoding="utf-8")
         return document, f"wrote {options.html}"
     models.refuse(options, ["about"] * (not options.json), "is for --html and --json")
-    names = ("warnings", "assumptions", "not_covered")
-    sections = [(name.capitalize().replace("_", " "), document[name]) for name in names]
+    sections = [(n.capitalize().replace("_", " "), document[n]) for n in ("warnings", "assumptions", "not_covered")]
     return document, render.text(document["headline"], document["rows"], [each for each in sections if each[1]])
 
 
@@ -289,9 +285,8 @@ def _ledger(options: argparse.Namespace) -> Answer:
     ledger = PrivacyLedger.open(options.file)  # every line is checked as it is read
     report = ledger.report()
     if options.action == "verify":
-        found = {"file": str(options.file), "intact": True, "runs": len(report.runs)}
-        intact = f"intact, runs: {len(report.runs)}; every line agrees with those before it and the head"
-        return found, f"{options.file}: {intact}"
+        found = {"file": str(options.file), "intact": True, "runs": (runs := len(report.runs))}
+        return found, f"{options.file}: intact, runs: {runs}; every line agrees with those before it and the head"
     document = report.to_dict()
     if options.action == "export":
         document["events"] = as_json(ledger.events)

@@ -10,6 +10,7 @@ from typing import Any
 from dpppl.contrib.cli.models import Answer
 from dpppl.contrib.synthetic import RULES, Category, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
+from dpppl.contrib.synthetic.table import labels_of_model
 from dpppl.data.entries import other_separator, text_rows
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.runner import NoiseAware
@@ -43,14 +44,14 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     added = command("synthesize", _synthesize, "synthetic tables from a private CSV file, with valid inference")
     added.add_argument("file", type=Path, metavar="TABLE.csv", help="the private table; the first line names columns")
     added.add_argument("--schema", type=Path, required=True, help="JSON with public categories and ranges of columns")
-    added.add_argument("--epsilon", type=float, required=True)
-    added.add_argument("--delta", type=float, required=True)
+    added.add_argument("--epsilon", type=float, required=True, help="the budget of all tables together")
+    added.add_argument("--delta", type=float, required=True, help="at which epsilon holds")
     added.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a folder that does not exist yet")
     added.add_argument("--datasets", type=int, default=20, help="number of tables; 20 unless given")
     added.add_argument("--rows", type=int, help="rows of each table; as many as the file has unless given")
     added.add_argument("--interactions", action="store_true", help="model products of pairs of columns, too")
-    added.add_argument("--separator", help="between the entries of the file; a comma unless given")
-    added.add_argument("--decimal", default=".", help="the mark in numbers such as 1,5; a point unless given")
+    added.add_argument("--separator", help="between the entries of the file, '\\t' for a tab; a comma unless given")
+    added.add_argument("--decimal", help="the mark in numbers such as 1,5; a point unless given")
     added.add_argument("--ledger", help="path of the data's ledger")
     added.add_argument("--name", help="what report and ledger call the run")
     added.add_argument("--licence", default="not stated by the owner of the data.", help="licence text of the tables")
@@ -108,22 +109,25 @@ def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any)
     if 0 < (num_cells(schema) or 0) <= MOST_CELLS:
         found = fit_cells(secret_key(), model, schema, table, num_samples=count, **budget)
         return found.samples, found.report, found.details
-    private = NoiseAware(model, num_samples=count, progress_bar=False, print_cost=False, **budget)
+    labels = {site: both for site, both in labels_of_model(schema, options.interactions).items() if both[0]}
+    private = NoiseAware(model, num_samples=count, progress_bar=False, print_cost=False, labels=labels, **budget)
     private.run(secret_key(), *schema.encoded(table))
     return private.get_samples(allow_unconverged=True), private.privacy_report(), private.verdict
 
 
 def _read(
-    path: Path, schema: Schema, separator: str | None = None, decimal: str = "."
+    path: Path, schema: Schema, separator: str | None = None, decimal: str | None = None
 ) -> tuple[dict[str, list[str | None]], int]:
     """The text of the schema's columns, None in rows of another length, and the number of rows. Errors contain no data value."""
-    for name, mark in (("--separator", "," if separator is None else separator), ("--decimal", decimal)):
-        if len(mark) != 1:
-            raise ConfigurationError(f"{name} is one character: {name} ','.")
-    if decimal == (separator or ","):
+    separator = "\t" if separator == "\\t" else separator
+    numbers = [column.name for column in schema.columns if not isinstance(column, Category)]
+    if separator == ";" and decimal is None and numbers:
         raise ConfigurationError(
-            f"--decimal and the separator are both {decimal!r}: write --separator ';' --decimal ','."
+            f"{', '.join(numbers)} are numbers, written 1,5 in most files with ';': write --decimal ',' or --decimal '.'."
         )
+    decimal, mark = "." if decimal is None else decimal, "," if separator is None else separator
+    if not len(mark) == len(decimal) == 1 or decimal == mark:
+        raise ConfigurationError("--separator and --decimal are two characters: write --separator ';' --decimal ','.")
     try:
         names, rows, count = text_rows(path, separator)
     except OSError as error:
@@ -139,7 +143,6 @@ def _read(
         )
     places = [names.index(name) for name in wanted]
     table = dict(zip(wanted, map(list, zip(*([row[k] if row else None for k in places] for row in rows)))))
-    numbers = [column.name for column in schema.columns if not isinstance(column, Category)]
     if decimal != ".":
         table |= {name: [x and x.replace(".", "?").replace(decimal, ".") for x in table[name]] for name in numbers}
     if numbers:

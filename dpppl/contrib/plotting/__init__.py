@@ -1,6 +1,6 @@
 """Pictures of predictive uncertainty, of what a private run learned and of what it cost; each returns matplotlib's Axes.
 
-Needs matplotlib, `pip install dpppl[plot]`, when a function is called. Colours are Okabe and Ito's, which the colour-blind tell
+Needs matplotlib, `pip install "dpppl[plot]"`, when a function is called. Colours are Okabe and Ito's, which the colour-blind tell
 apart, and shapes or hatches say the same. Pictures of predictions for public inputs, and of samples, cost nothing; a picture
 of scores of private rows is a release that no report covers.
 """

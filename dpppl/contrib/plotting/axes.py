@@ -30,5 +30,5 @@ def new_axes(axes: "Axes | None", **size: Any) -> "Axes":
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise ConfigurationError("pictures need matplotlib: pip install dpppl[plot].") from None
+        raise ConfigurationError('pictures need matplotlib: pip install "dpppl[plot]".') from None
     return plt.subplots(layout="constrained", **size)[1]

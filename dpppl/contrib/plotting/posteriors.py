@@ -88,20 +88,12 @@ def posteriors_by_name(
 
 
 _LOOKS = [
-    (GREY, "o", "-"),
-    (BLUE, "s", "-"),
-    (ORANGE, "^", "--"),
-    (GREY, "v", ":"),
-    (BLUE, "D", "-."),
-    (ORANGE, "P", ":"),
-    (GREY, "X", "--"),
-    (BLUE, "*", ":"),
-]
+    (GREY, "o", "-"), (BLUE, "s", "-"), (ORANGE, "^", "--"), (GREY, "v", ":"),
+    (BLUE, "D", "-."), (ORANGE, "P", ":"), (GREY, "X", "--"), (BLUE, "*", ":"),
+]  # fmt: skip
 
 
-def _intervals(
-    kinds: Mapping[str, BySite], like: BySite, level: float, labels: Given, axes: "Axes | None"
-) -> "Axes":  # fmt: skip
+def _intervals(kinds: Mapping[str, BySite], like: BySite, level: float, labels: Given, axes: "Axes | None") -> "Axes":
     """Medians and intervals of the elements of `like`, for each kind of samples."""
     level = fraction(level, name="level")
     rows = {label: by_element(samples, like=like) for label, samples in kinds.items()}

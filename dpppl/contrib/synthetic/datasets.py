@@ -63,8 +63,10 @@ def datasets(
     >>> len(tables), list(tables[0].columns), len(tables[0])
     (2, ['sex'], 3)
     """
-    import pandas as pd
-
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ConfigurationError('tables need pandas: pip install "dpppl[synthetic]".') from None
     num_rows = positive_integer(num_rows, name="num_rows")
     num_datasets = positive_integer(num_datasets, name="num_datasets")
     if not (samples and all(np.ndim(value) for value in samples.values())):

@@ -276,12 +276,13 @@ class Schema:
         known = {column.name: column for column in self.columns}
         if isinstance(names, str) or not names or not all(name in known and name in columns for name in names):
             raise ConfigurationError(f"names is a list of the schema's columns, which are {', '.join(known)}.")
-        labels = []
-        for name in names:
-            column = known[name]
-            labels += [f"{name}={value}" for value in column.values[1:]] if isinstance(column, Category) else [name]
         x = np.concatenate([np.asarray(known[name].features(columns[name])) for name in names], axis=1)
-        return x.astype(np.float32), tuple(labels)
+        return x.astype(np.float32), tuple(label for name in names for label in labels_of(known[name]))
+
+
+def labels_of(column: Column) -> list[str]:
+    """Labels of the features of a column."""
+    return [f"{column.name}={v}" for v in column.values[1:]] if isinstance(column, Category) else [column.name]
 
 
 def _of_table(table: Foreign, name: str) -> Foreign:

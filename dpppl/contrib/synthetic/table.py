@@ -1,13 +1,14 @@
 """A NumPyro model of a table: each column given those before it."""
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpppl.contrib.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
+from dpppl.contrib.synthetic.schema import LEFT_OUT, Column, Intervals, Number, Schema, labels_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Document, Tree
 from dpppl.validation import checked, positive
@@ -71,24 +72,29 @@ def _observed(column: Column, values: Any, gaps: Any) -> Any:
     return values + gaps if isinstance(column, Number) else jnp.where(jnp.isnan(gaps), -1, values)
 
 
+def labels_of_model(schema: Schema, interactions: bool) -> dict[str, tuple[list[str], list[str]]]:
+    """Labels of the features and outputs of each column's coefficients, by site. Intervals that come first have no features."""
+    found, before = {}, ["constant"]
+    for column in schema.columns:
+        products = [" x ".join(pair) for pair in combinations(before[1:], 2)] if interactions else []
+        features = [*before, *products][isinstance(column, Intervals) :]  # whose logits are its constant
+        found[f"{column.name} given the columns before"] = features, labels_of(column)
+        before += labels_of(column)
+    return found
+
+
 def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
     """Coefficients (features, outputs) of each column, and the sd of numbers or the logits of intervals (size - 1,)."""
-    found, width = [], 1
-    for column in schema.columns:
-        outputs = column.size - 1 if isinstance(column, Category) else 1
-        inputs = width + (width - 1) * (width - 2) // 2 if interactions else width
-        inputs -= isinstance(column, Intervals)  # whose logits are its constant
-        prior = dist.Normal(0.0, scale).expand([inputs, outputs]).to_event(2)
-        weights, spread = jnp.zeros((0, 1)), None
-        if inputs:
-            weights = numpyro.sample(f"{column.name} given the columns before", prior)
+    found = []
+    for column, (site, labels) in zip(schema.columns, labels_of_model(schema, interactions).items()):
+        prior, spread = dist.Normal(0.0, scale).expand([*map(len, labels)]).to_event(2), None
+        weights = numpyro.sample(site, prior) if labels[0] else jnp.zeros((0, 1))
         if isinstance(column, Intervals):
             logits = dist.Normal(0.0, 2.0 * scale).expand([column.size - 1]).to_event(1)
             spread = numpyro.sample(f"logits of {column.name}", logits)
         elif isinstance(column, Number):
             spread = numpyro.sample(f"sd of {column.name}", dist.LogNormal(-1.0, 1.0))
         found.append((weights, spread))
-        width += outputs
     return found
 
 
