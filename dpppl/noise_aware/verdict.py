@@ -140,6 +140,9 @@ def failed(run: Measured) -> Found:
     if run.is_prior:
         cure = "raise the budget, and check masks, weights and the coding of the data: rows that count for nothing look the same."
         yield care("nothing was learned: the samples are the prior's", cure)
+    if run.unnamed and not any(unfinished(run)):
+        what = "rows know some latents through a value without a name, in which alone the likelihood is near normal"
+        yield care(f"{what}: means and spreads may be 2 posterior sd off", f"{run.unnamed}.")
 
 
 def _conflict(run: Measured) -> str:

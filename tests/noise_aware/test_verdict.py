@@ -96,6 +96,7 @@ def test_a_refusal_says_how_far_estimates_move_also_where_that_is_next_to_nothin
         ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored: they hold missing values"),
         ({"arrival": 9.0}, "do not read: scores were summed 9.0 sd away from the posterior mean: raise the budget"),
         ({"arrival": 9.0, "unnamed": "name the value"}, "away from the posterior mean: name the value."),
+        ({"unnamed": "name the value"}, "read with care: rows know some latents through a value without a name"),
         ({"arrival": 9.0, "fit": (0.4, 99.0)}, "do not read: scores were summed 9.0 sd away"),
         ({"agreement": 9.0}, "do not read: the late looks disagree with the early ones by 9.0 sd: raise the budget"),
         ({"agreement": 5.0}, "read with care: the late looks disagree with the early ones by 5.0 sd, more than their noise: the likelihood is skewed"),
