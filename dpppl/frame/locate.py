@@ -164,14 +164,14 @@ def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float
 
 
 def locator(
-    model: Function, split: SplitModel, rows: Tree, public: Tree, key: jax.Array, charge: Charge, unit: Unit
+    key: jax.Array, model: Function, split: SplitModel, rows: Tree, public: Tree, charge: Charge, unit: Unit
 ) -> Locator:
     """The accesses of a frame for a model that was split for its arguments, proved; looks at no data, charges nothing.
 
     Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
 
-    - **rows**, **public** - the arrays among the arguments.
-    - **key**, **unit** - of the run; **charge** - see `frame_charge`."""
+    - **key**, **unit** - of the run; **charge** - see `frame_charge`.
+    - **rows**, **public** - the arrays among the arguments."""
     size, scale = sum(latent.size for latent in split.latents.values()), scale_of(charge)
     if size > MOST_LATENTS:
         raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
@@ -194,10 +194,10 @@ def locator(
     )  # fmt: skip
 
 
-def locator_or_none(is_asked: bool, *arguments: Tree) -> Locator | None:
-    """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
+def locator_or_none(is_asked: bool, key: jax.Array, *rest: Tree) -> Locator | None:
+    """`locator(key, *rest)`; None for a model that has no frame, unless the user asked for one."""
     try:
-        return locator(*arguments)
+        return locator(key, *rest)
     except (ConfigurationError, UnsupportedModelError):
         if is_asked:
             raise
@@ -225,8 +225,8 @@ def locate(
 ) -> Iterator[tuple[Session, Located]]:  # fmt: skip
     """Open the session of a run and make its first accesses, each charged before; yield the session and what they found.
 
-    The budget must pay for these and for the steps, and all programs are proved, before anything is charged. The session's last
-    charges are the steps'. Only norm and metric depend on what is found, the cost does not.
+    All programs are proved before anything is charged. The session's last charges are the steps'. Only norm and metric depend on
+    what is found, the cost does not.
 
     - **plan** - the run's steps, at any norm and without a metric.
     - **histogram_in** - the histogram of norms in a metric, or without one, which is what is proved beforehand.
@@ -234,7 +234,6 @@ def locate(
     histogram, rows, public = histogram_in(None), plan.rows, plan.public
     frame, of_frame = ([], {}) if locator is None else ([locator.charge], locator.programs)
     charges = [*frame, histogram.charge, *plan.charges]
-    budget.admit(charges, run.run_id)
     prove(plan.method.mapped_chunk, plan.arguments, rows=1)
     program, arguments = histogram.program(run.key, rows, public)
     digest = ",".join(each.digest for each in (program, *of_frame.values()))

@@ -99,7 +99,7 @@ class NoiseAware(NoiseAwareSettings):
     @checked
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data."""
-        return self._planned([run_charge(self)[0]])
+        return self._planned([run_charge(self, self.budget.account())[0]])
 
     @on_host
     def run(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
@@ -107,14 +107,15 @@ class NoiseAware(NoiseAwareSettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`."""
-        run = Run.opened(rng_key, self.checkpoint)
+        checkpoint, account = self._resumed()
+        run = Run.opened(rng_key, checkpoint)
         bound = bind(self, args, kwargs, run.key)
         rows, public, coordinates, dimension = bound.rows, bound.public, bound.coordinates, bound.coordinates.dimension
-        charge, scale = run_charge(self, bound.split.num_rows, run.run_id)
+        charge, scale = run_charge(self, account, bound.split.num_rows)
         self._label(bound.split)
         with TRACING:
             prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
-        self.budget.admit([charge], run.run_id)
+        account.admit([charge])
         responses, access_key = bound.responses, keys.stream(run.key, "accesses")
         statistics = statistics_of(responses, coordinates.latents, prior.first(), self.weights, self.most_scores)
         num_accesses = len(charge.noise_multipliers)

@@ -17,7 +17,7 @@ from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.plan import Plan, plan_of
 from dpppl.row_statistics.releases import MECHANISM, Released
 from dpppl.row_statistics.weights import Weights
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Account, Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Function, Tree
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
@@ -127,14 +127,11 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         return plan_of(None in (self.bounds.norm, self.bounds.curvature), dimension, num_rows)
 
 
-def run_charge(
-    settings: NoiseAwareSettings, num_rows: float = float("inf"), run_id: str | None = None
-) -> tuple[Charge, float]:
-    """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Refuses
-    noise that drowns so many rows."""
+def run_charge(settings: NoiseAwareSettings, account: Account, num_rows: float = float("inf")) -> tuple[Charge, float]:
+    """A run's charge at the noise that its account gives, and that noise as 1 / mu. Refuses noise that drowns so many rows."""
     charge_at = lambda scale: Charge(MECHANISM, settings.plan_for().noise_multipliers(scale))  # noqa: E731
     noise = settings.noise_multiplier
-    scale = settings.budget.calibrate(charge_at, run_id) if noise is None else noise
+    scale = account.calibrate(charge_at) if noise is None else noise
     check_budget(scale, num_rows)
     return charge_at(scale), scale
 

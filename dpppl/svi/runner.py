@@ -106,8 +106,9 @@ class SVI(SVIByHand):
         - **init_state** - the state that it goes on from: parts of `Partition` go round with its steps."""
         if init_state is not None:
             check_state(init_state, "init_state", self.optim)
+        account, num_steps = self.budget.account(), positive_integer(num_steps, name="num_steps")
         first, frame = (0, None) if init_state is None else (int(init_state.i), False)
-        return self._planned(self._charges(positive_integer(num_steps, name="num_steps"), first, frame=frame))
+        return self._planned(self._charges(account, num_steps, first, frame))
 
     @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
@@ -162,26 +163,27 @@ class SVI(SVIByHand):
             self._optim = MovedOptimizer(num_steps, self._optim.movement)
         elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
             self._optim = optimizers.DefaultOptimizer(num_steps)
-        run = Run.opened(rng_key, self.checkpoint)
-        args, kwargs = self.grouped(self.model, args, kwargs, run.key)
-        start = self._start_from(init_state, init_params)
         opened: Session | None = None
         with ExitStack() as held:
             with self.budget.one_at_a_time:  # until the clipping norm is known
+                checkpoint, account = self._resumed()
+                run = Run.opened(rng_key, checkpoint)
+                args, kwargs = self.grouped(self.model, args, kwargs, run.key)
+                start = self._start_from(init_state, init_params)
                 # A stream of its own: whatever else is made from this key has other noise.
                 objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
                 check_num_data(self.num_data, objective.split.num_rows)
                 if init_state is not None:
                     check_state(init_state, "init_state", self.optim)
                     state = continued(init_state, state)
-                *first, charge = self._charges(num_steps, int(state.i), run.run_id)
+                *first, charge = self._charges(account, num_steps, int(state.i))
                 locator, (rows, public) = None, objective.split.arrays(args, kwargs, self.mesh)
                 if len(first) > 1 and init_state is None and init_params is None:
-                    arguments = self.model, objective.split, rows, public, run.key, first[0], self.unit
-                    locator = locator_or_none(self.frame is True, *arguments)
+                    rest = self.model, objective.split, rows, public, first[0], self.unit
+                    locator = locator_or_none(self.frame is True, run.key, *rest)
                 if len(first) > 1 and locator is None:
-                    *first, charge = self._charges(num_steps, int(state.i), run.run_id, frame=False)
-                self.budget.admit([*first, charge], run.run_id)
+                    *first, charge = self._charges(account, num_steps, int(state.i), False)
+                account.admit([*first, charge])
                 thinning = thinning_for(state.optim_state, num_steps, thinning)
                 begin = partial(self._begin, objective, rows, start if locator is None else Start.FRAME)
 

@@ -17,7 +17,7 @@ from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Account, Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
@@ -166,13 +166,11 @@ class SVISettings(Fixed, PrivateRunner):
         """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
-    def _charges(
-        self, num_steps: int, first: int, run_id: str | None = None, frame: bool | None = None
-    ) -> list[Charge]:
-        """A run's charges at the noise multiplier that the budget gives, the last that of its steps. Looks at no data.
+    def _charges(self, account: Account, num_steps: int, first: int, frame: bool | None = None) -> list[Charge]:
+        """A run's charges at the noise multiplier that its account gives, the last that of its steps. Looks at no data.
 
         Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
-        number of steps fit one. `run_id`: of a run that is resumed."""
+        number of steps fit one."""
         has_frame = (self._may_have_frame and (self.frame or num_steps >= FEWEST_STEPS)) if frame is None else frame
         share = count_share_of(self.mechanism.clipping, self.measure_clipping, self._has_auto_norm)
         mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=share)
@@ -185,7 +183,7 @@ class SVISettings(Fixed, PrivateRunner):
             return [*first_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
-        return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
+        return charges_at(account.calibrate(charges_at) if noise is None else noise)
 
     def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """`svi_step` with these settings, a function of (state, rows, public)."""

@@ -337,6 +337,7 @@ def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
     samples, used = mcmc.get_samples()["mean"], set(claimed)
     watch = Watch(monkeypatch)
     watch.mcmc = mcmc
+    monkeypatch.setattr("dpppl.runs.driver.prepare_all", None)  # refused before programs are traced
     with pytest.raises(BudgetExceededError, match="nothing was run and nothing was charged"):
         mcmc.run(jax.random.key(2), Y)
     mcmc.post_warmup_state = mcmc.last_state

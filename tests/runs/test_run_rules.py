@@ -215,7 +215,8 @@ def test_a_bar_says_how_many_accesses_there_are_and_is_closed(monkeypatch):
 
 def test_a_query_without_a_noise_multiplier_takes_what_the_budget_leaves():
     query = Query(statistic=None, bound=2.0, rows={}, public={}, what="a query")
-    budget = SimpleNamespace(calibrate=lambda charge_at: charge_at(3.0).noise_multipliers[0] + 4.0)
+    account = SimpleNamespace(calibrate=lambda charge_at: charge_at(3.0).noise_multipliers[0] + 4.0)
+    budget = SimpleNamespace(account=lambda: account)
     assert [float(query_charge(query, budget, given).noise_multipliers[0]) for given in (None, 2.5)] == [7.0, 2.5]
 
 

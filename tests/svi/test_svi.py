@@ -274,14 +274,15 @@ def test_a_row_moves_a_step_by_at_most_the_clipping_norm():
     assert abs(paths[0] - paths[1]) == pytest.approx(norm / rate, rel=1e-3)
 
 
-def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_the_data():
+def test_a_plan_is_what_the_run_costs_and_its_result_holds_neither_the_key_nor_the_data(monkeypatch):
     svi = make(noise_multiplier=None, target_epsilon=0.7, target_delta=1e-5, subsampling=dpppl.Poisson(0.1))
     plan = svi.privacy_plan(40)
     assert 0.99 * 0.7 < plan.epsilon <= 0.7
     result = run(svi, 40, X, Y)
     report = result.privacy_report()
     assert report.epsilon == plan.epsilon and report.status == "complete" and report.details.num_steps == 40
-    with pytest.raises(dpppl.BudgetExceededError, match="nothing was run"):
+    with monkeypatch.context() as patch, pytest.raises(dpppl.BudgetExceededError, match="nothing was run"):
+        patch.setattr("dpppl.runs.driver.prepare_all", None)  # refused before programs are traced
         run(svi, 1, X, Y, seed=1, init_state=result.state)
     assert svi.privacy_report().details.num_steps == 40
     parts = make(noise_multiplier=2.0, subsampling=dpppl.Partition(4))
