@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpppl.errors import ConfigurationError, LedgerError
+from dpppl.output import replace_file
 
 Record = dict[str, Any]
-_DIGITS, _DRAFT = 16, ".draft"
+_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,6 @@ class Session:
         except OSError as error:
             with contextlib.suppress(OSError):  # cutting takes no room; a line that stays counts, and no access follows
                 os.ftruncate(self._descriptor, self.position.offset)
-            with contextlib.suppress(OSError):
-                os.remove(self._head + _DRAFT)
             raise LedgerError(
                 f"the ledger at {self._path} cannot be written ({_reason(error)}), and nothing looks at data that it does not "
                 "count: nothing was admitted or charged. Make room, or let this user write there, and run again."
@@ -191,14 +190,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 
 def _replace(path: str, data: bytes) -> None:
     """Put a file in the place of the one at `path`, complete and on the disk."""
-    draft = path + _DRAFT
-    descriptor = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
-    try:
-        _write(descriptor, data, 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(draft, path)
+    replace_file(path, path + ".draft", lambda file: file.write(data))
 
 
 def _agrees_with_head(path: str, start: int, checks: list[str]) -> bool:

@@ -10,12 +10,12 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.output import replace_file
 from dpppl.published.owners import Array, Facts, Mixture, Owner, content_digest
 from dpppl.published.supports import KINDS, Site, dimension_of
 from dpppl.types import Tree
@@ -51,10 +51,9 @@ def write(path: str | os.PathLike[str], sites: Sequence[Site], owners: Sequence[
     np.savez(buffer, allow_pickle=False, **cast(Tree, {"head": np.frombuffer(text, np.uint8)} | arrays))
     if (size := buffer.tell()) > MOST_BYTES:
         raise ConfigurationError(f"the file would have {size:,} bytes, more than the {MOST_BYTES:,} of the format.")
-    part = Path(f"{os.fspath(path)}.part")
+    name = os.fspath(path)
     try:
-        part.write_bytes(buffer.getvalue())
-        part.replace(path)
+        replace_file(name, f"{name}.part", lambda file: file.write(buffer.getbuffer()))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}; give a path that can be written.") from None
 

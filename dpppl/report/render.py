@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.output import aligned
 from dpppl.types import Tree
 
 SCHEMA_VERSION = "1.0"
@@ -56,8 +57,7 @@ def plain(value: object) -> Tree:
 
 def table(rows: Rows) -> list[str]:
     """Lines of two columns: names and texts."""
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {text}" for name, text in rows]
+    return [f"  {line}" for line in aligned(rows)]
 
 
 def text(headline: str, rows: Rows, sections: Sections) -> str:

@@ -269,7 +269,7 @@ MUTATIONS = [
     Mutation("resumed under another key", "dpppl.runs.session:Run.opened",
              "cls(checkpoint.key,", "cls(key,",
              "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed", "capfd")),
-    Mutation("a checkpoint that others can read", "dpppl.runs.checkpoint:Checkpoint.write", "0o600", "0o644",
+    Mutation("a checkpoint that others can read", "dpppl.runs.checkpoint:Checkpoint.write", "0o600)", "0o644)",
              "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed", "capfd")),
     Mutation("replayed on other rows", "dpppl.runs.checkpoint:Checkpoint.hold", "tag.update(np.ascontiguousarray(array)",
              "(np.ascontiguousarray(array)", "test_runs:test_a_checkpoint_of_another_run_is_refused",
