@@ -25,9 +25,9 @@ from dpppl.noise_aware.conclusion import looked
 from dpppl.noise_aware.curvature import unsaturated
 from dpppl.noise_aware.measured import Widths
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.randomness import keys
 from dpppl.row_statistics.coordinates import MOST_FULL, Prior
 from dpppl.row_statistics.matrices import positive_part, posterior_covariance, root_of
@@ -118,7 +118,9 @@ class Locator:
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
-        fit = Verdict.from_releases(stage, stage.belief, self.prior, names, *of_units, sampled=1.0)  # sds without noise
+        fit = NoiseAwareVerdict.from_releases(
+            stage, stage.belief, self.prior, names, *of_units, sampled=1.0
+        )  # sds without noise
         fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
             shapes = {site: bound.split.latents[site].shape for site in sites}
@@ -138,7 +140,7 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
-def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+def _normal(stage: RecipeOutcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
     """The posterior mean of a stage; the root of the covariance that goes with its curvature: no direction is worse than the
     prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; the trace of the
     curvature where this covariance is white; and the latents whose scale noise hides, (d,).

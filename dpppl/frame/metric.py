@@ -12,7 +12,7 @@ import numpy as np
 from dpppl.findings.counted_rows import of_information
 from dpppl.findings.directions import add_up, together
 from dpppl.findings.verdict import Finding, Found, Level, care, note
-from dpppl.noise_aware.verdict import MOST_MOVED, Verdict, against, misfit
+from dpppl.noise_aware.verdict import MOST_MOVED, NoiseAwareVerdict, against, misfit
 from dpppl.types import Numbers, Tree
 from dpppl.validation import element_name
 
@@ -44,7 +44,7 @@ class Metric:
     information: float | None = None
     informed: float = 1.0
     cut: float = 0.0
-    fit: Verdict | None = None
+    fit: NoiseAwareVerdict | None = None
     unknown: Array | None = None
 
     @cached_property

@@ -41,7 +41,7 @@ class Position:
     check: str = ""
 
 
-class Session:
+class LockedFile:
     """The file under its lock.
 
     - **path**, **descriptor**, **start** - of the file, open, and what was read before.
@@ -113,7 +113,7 @@ def create(path: str, first: Record) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(draft, descriptor, Position()).append(first)
+        LockedFile(draft, descriptor, Position()).append(first)
         os.link(draft, path)
     except FileExistsError:  # another process made it just now
         return
@@ -130,7 +130,7 @@ def create(path: str, first: Record) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
+def opened(path: str, start: Position, *, write: bool) -> Iterator[LockedFile]:
     """The file with what stands in it after `start`: under a lock of this call's own to write, shared to read.
 
     Each call opens the file anew, so that threads exclude each other like processes, and forks inherit nothing."""
@@ -138,8 +138,8 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
 
     if os.path.isdir(path):
         raise LedgerError(f"{path} is a folder; give the path of the ledger's file.")
-    session = None
-    while session is None:
+    locked = None
+    while locked is None:
         try:
             descriptor = os.open(path, os.O_RDWR if write else os.O_RDONLY)
         except FileNotFoundError:
@@ -152,14 +152,14 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
                 if _stands_at(path, descriptor):
-                    session = Session(path, descriptor, start)
+                    locked = LockedFile(path, descriptor, start)
             except OSError as error:
                 raise LedgerError(
                     f"the ledger at {path} cannot be locked or read ({_reason(error)}): nothing was admitted or charged. Put it "
                     "on a local disk that this user may read, with its head, and run again."
                 ) from None
-            if session is not None:
-                yield session
+            if locked is not None:
+                yield locked
         finally:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
@@ -219,9 +219,9 @@ def _cure(path: str) -> str:
     )
 
 
-def check_head(path: str, session: Session) -> None:
+def check_head(path: str, locked: LockedFile) -> None:
     """Raise LedgerError where the head is missing of a file that has had one."""
-    if not session.has_head and session.position.lines > 2:  # the second line's head may have been cut off by a crash
+    if not locked.has_head and locked.position.lines > 2:  # the second line's head may have been cut off by a crash
         raise LedgerError(
             f"{head_of(path)} is missing, without which nobody sees whether the end of {path} was cut off. {_cure(path)}"
         )

@@ -24,16 +24,16 @@ from dpppl.mcmc.chains import Call, Chains, fields_to_collect
 from dpppl.mcmc.checks import checked_kernel, has_frame
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.outcome import Outcome, print_table
+from dpppl.mcmc.outcome import ChainOutcome, print_table
 from dpppl.mcmc.rehearsal import check_prior_stability
-from dpppl.mcmc.verdict import Reading
+from dpppl.mcmc.verdict import ChainVerdict
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Account, Charge
 from dpppl.runs.driver import TRACING, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
-from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
+from dpppl.runs.private_runner import PrivateRunner, ReportFacts, after_run
 from dpppl.runs.session import Run, Session
 from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
@@ -93,7 +93,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     (50,)
     """
 
-    _outcome: Outcome | None = None
+    _outcome: ChainOutcome | None = None
     _counted: CountedRows | None = None
     _warmed: Tree = None  # the state that `warmup` left
 
@@ -187,7 +187,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Where a run that goes on from a state starts, if that is not where `warmup` did."""
         return None if resume is None or resume is self._warmed else Start.STATE
 
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         failed, found = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
         measured = None if found is None else found[0]
         return chain_facts(self.calibrated_kernel(), charges, self.num_chains, self._inputs, failed, measured)
@@ -256,7 +256,9 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             chains = Chains.starting(bound, run.key, call)
             account.admit(call.charges(bound.kernel))
             constrain, plan = self._constrain(chains), self._plan(chains, bound, bound.kernel.start, warmup)
-            ended, of_states = drive(run, plan, self.budget, partial(Outcome.of, chains, constrain=constrain), opened)
+            ended, of_states = drive(
+                run, plan, self.budget, partial(ChainOutcome.of, chains, constrain=constrain), opened
+            )
         self._conclude(chains, replace(ended, labels=self._names), of_states, counted)
 
     def _located(
@@ -307,7 +309,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             check_prior_stability(chains.bound, chains.one, call.public, call.num_steps)
             return proved(constrain, shapes, call.public, num_rows=split.num_rows)
 
-    def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
+    def _conclude(self, chains: Chains, ended: ChainOutcome, of_states: Tree, counted: CountedRows | None) -> None:
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
@@ -332,11 +334,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     # Results of the last run
 
-    def _ended(self, method: str) -> Outcome:
+    def _ended(self, method: str) -> ChainOutcome:
         return after_run(self._outcome, method)
 
     @property
-    def verdict(self) -> Reading:
+    def verdict(self) -> ChainVerdict:
         """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
 
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",

@@ -13,7 +13,7 @@ from dpppl.findings.learned import SMALLEST_SHARE
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.curvature import dispersion
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.surrogate import OneSided, excess_of, largest_sampled, resolved
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Fit
@@ -44,7 +44,7 @@ class Widths(NamedTuple):
     is_sandwich: bool = False
 
     @classmethod
-    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Widths":
+    def of(cls, last: RecipeOutcome, prior: Prior, names: Sequence[str]) -> "Widths":
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
         ratios = np.sqrt(released / modelled)
         number = int(np.argmax(np.abs(np.log(ratios))))
@@ -65,7 +65,7 @@ class Pull(NamedTuple):
     latent: str = ""
 
     @classmethod
-    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Pull":
+    def of(cls, last: RecipeOutcome, prior: Prior, names: Sequence[str]) -> "Pull":
         """Under the prior the mean of a normal posterior has the prior's variance less the posterior's."""
         if prior.normal is None or prior.correlation is None or not len(prior.normal):
             return cls()
@@ -92,7 +92,7 @@ def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Fit):
+class MeasuredReleases(Fit):
     """Numbers on a run from its releases, with those of `Fit`.
 
     - **arrival** - the largest distance, in sd, from where scores were summed to the posterior mean.
@@ -146,7 +146,7 @@ class Measured(Fit):
 
     @classmethod
     def from_releases(
-        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
+        cls, run: RecipeOutcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
         sampled: float | None = None,
     ) -> Self:  # fmt: skip
         """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`; `sampled`:

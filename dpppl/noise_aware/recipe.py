@@ -23,7 +23,7 @@ from dpppl.row_statistics.basis import Basis
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Directions, Fit, Scalars
 from dpppl.row_statistics.matrices import Array, eigh, posterior_covariance, root_of, times
-from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, Plan
+from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, ReleasePlan
 from dpppl.row_statistics.statistics import units
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
@@ -176,7 +176,7 @@ class InU(NamedTuple):
     covariance: Array
 
 
-class Outcome(NamedTuple):
+class RecipeOutcome(NamedTuple):
     """The result of a run.
 
     - **norm**, **curvature_bound**, **cut** - the bounds of late looks, and the part of scores that the norm clips, over scores,
@@ -204,9 +204,9 @@ class Outcome(NamedTuple):
 
 
 def run_recipe(
-    ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
+    ask: Ask, plan: ReleasePlan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
     most_scores: float = 1.0, added: float = 0.0, rows_per_unit: int = 1,
-) -> Outcome:  # fmt: skip
+) -> RecipeOutcome:  # fmt: skip
     """All accesses in order, and what they say.
 
     - **ask** - the function that makes an access.
@@ -292,7 +292,7 @@ def _turned(
 def _concluded(
     ask: Ask, looks: Sequence[Look], sketch: Sketch, prior: Prior, earlier: Known, cut: float, noise: float, num_rows: int,
     redrawn: float, added: float,
-) -> Outcome:  # fmt: skip
+) -> RecipeOutcome:  # fmt: skip
     """From the late looks, all in one basis; `noise`: of the access to scalars, the last one."""
     at, basis = looks[-1].at, looks[-1].at.basis
     dimension, covariance = basis.layout.dimension, basis.covariance_of_u(prior.covariance(basis))
@@ -326,7 +326,7 @@ def _concluded(
     point = prior.mean + basis.to_latents(around)
     directions = Directions.of(basis, around, law.mean, num_rows)
     values = ask(Kind.SCALARS, at._replace(point=point, directions=directions.columns), noise)
-    return Outcome(
+    return RecipeOutcome(
         at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),
         basis.covariance_of_latents(spread), earlier,
         chi_squared=float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected) / degrees), degrees=degrees,

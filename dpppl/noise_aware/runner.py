@@ -14,9 +14,9 @@ from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.publishing import likelihood_of
-from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, run_charge
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.priors import Prior, Sensitivity
 from dpppl.randomness import keys
@@ -175,7 +175,7 @@ class NoiseAware(NoiseAwareSettings):
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
         return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, charges, origin)
 
-    def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: BoundModel, found: RecipeOutcome, key: jax.Array, is_modelled: bool = False) -> None:
         """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""
         with concluding("samples", _AGAIN):
             given = self, bound, self.releases, found
@@ -191,7 +191,7 @@ class NoiseAware(NoiseAwareSettings):
         return after_run(self._releases, "releases")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> NoiseAwareVerdict:
         """The verdict on the last run, from its releases."""
         if self._verdict is None and self._samples is not None:
             raise ConclusionError(

@@ -17,7 +17,7 @@ _BINS_BEFORE = {0: 1, FIRST: 1, EARLY: METRICS}  # by the number of a look, how 
 _EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, and of other early ones
 
 
-class Access(NamedTuple):
+class PlannedAccess(NamedTuple):
     """One access of a run.
 
     - **kind**, **share** - and its share of mu^2.
@@ -29,12 +29,12 @@ class Access(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReleasePlan:
     """The accesses of a run. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch.
 
     - **accesses** - in order; their shares sum to 1."""
 
-    accesses: tuple[Access, ...]
+    accesses: tuple[PlannedAccess, ...]
 
     @property
     def num_accesses(self) -> int:
@@ -45,19 +45,19 @@ class Plan:
         return scale / np.sqrt([access.share for access in self.accesses])
 
 
-def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> Plan:
+def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> ReleasePlan:
     """Looks of growing shares, histograms before some of them where bounds are to be found, and scalars before the late looks,
     for these bounds, and at the end. See `accounting.looks.shares`."""
     of_run = shares(dimension, num_rows, has_bins)
     early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
     of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < FIRST, *_EARLY_CURVATURE))
-    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
-    looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
-    accesses: list[Access] = []
+    looks = [PlannedAccess(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
+    looks += [PlannedAccess(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
+    accesses: list[PlannedAccess] = []
     for number, look in enumerate(looks):
         if number == EARLY:
-            accesses.append(Access(Kind.SCALARS, SCALARS[0]))
+            accesses.append(PlannedAccess(Kind.SCALARS, SCALARS[0]))
         if has_bins:
-            accesses += [Access(Kind.BINS, BINS / sum(_BINS_BEFORE.values()))] * _BINS_BEFORE.get(number, 0)
+            accesses += [PlannedAccess(Kind.BINS, BINS / sum(_BINS_BEFORE.values()))] * _BINS_BEFORE.get(number, 0)
         accesses.append(look)
-    return Plan((*accesses, Access(Kind.SCALARS, SCALARS[1])))
+    return ReleasePlan((*accesses, PlannedAccess(Kind.SCALARS, SCALARS[1])))

@@ -90,7 +90,7 @@ class Inputs(NamedTuple):
             return cls(split.num_rows, told(of_row), told(of_site), laws(split), split.assumed_public)
 
 
-class Facts(NamedTuple):
+class ReportFacts(NamedTuple):
     """A method's facts for a report.
 
     - **method** - its name.
@@ -190,7 +190,7 @@ class PrivateRunner(ABC):
             print(f"{self.name}:")
 
     @abstractmethod
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         """The method's facts for a report of these charges, of runs at this status."""
 
     def _begun(

@@ -19,7 +19,7 @@ from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Account, Charge
 from dpppl.runs.driver import Program
-from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
+from dpppl.runs.private_runner import PrivateRunner, ReportFacts, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
 from dpppl.subsampling.scheme import BATCH
 from dpppl.svi import optimizers
@@ -189,7 +189,7 @@ class SVISettings(Fixed, PrivateRunner):
         """`svi_step` with these settings, a function of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient)
 
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]
         captured = () if self._objective is None else self._objective.captured
         steps = [charge for charge in charges if charge.is_steps]
@@ -197,7 +197,7 @@ class SVISettings(Fixed, PrivateRunner):
         if self._scale is None:  # a norm may have been chosen after the steps were planned
             mechanism = replace(mechanism, clipping=self.mechanism.clipping)
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
-        return Facts(
+        return ReportFacts(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
             mechanism=MechanismFacts.of(mechanism, inputs.num_rows),
             details=SVIDetails(

@@ -25,7 +25,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics import fit, releases
 from dpppl.row_statistics.accesses import At, Kind, State, narrow
 from dpppl.row_statistics.coordinates import Coordinates
@@ -80,7 +80,7 @@ class Bench:
 
     def verdict(self, found):
         moments = Mixture.of(found.surrogate, self.prior).moments()
-        return Verdict.from_releases(found, moments, self.prior, self.coordinates.names(), NUM_ROWS)
+        return NoiseAwareVerdict.from_releases(found, moments, self.prior, self.coordinates.names(), NUM_ROWS)
 
 
 @functools.cache
@@ -530,7 +530,9 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
     assert blurred(few, names[20:]) == ()
     numbers = dict.fromkeys(("arrival", "agreement", "chi_squared"), 1.0) | {"degrees": 100, "learned": {}}
     pairs = dict.fromkeys(("rank", "fit", "norms"), (0.5, 0.5))
-    verdict = Verdict(**numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau"))
+    verdict = NoiseAwareVerdict(
+        **numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau")
+    )
     (warning,) = NoiseAwareDetails(num_accesses=1, verdict=verdict).warnings()
     assert "'effects' differ by little more" in warning and "'mu' and 'tau'" in warning and not verdict.refusals
     title, *lines = repr(replace(verdict, arrival=9.0)).splitlines()

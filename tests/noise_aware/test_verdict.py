@@ -22,7 +22,7 @@ from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.measured import Pull
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.surrogate import OneSided
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics import fit
 from dpppl.row_statistics.coordinates import Coordinates
 
@@ -34,7 +34,7 @@ def verdict(**findings):
         "arrival": 0.1, "agreement": 0.5, "chi_squared": 1.0, "degrees": 100, "rank": (0.5, 0.01), "fit": (0.0, 1.0),
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
     }  # fmt: skip
-    return Verdict(**good | findings)
+    return NoiseAwareVerdict(**good | findings)
 
 
 # Latents that are known only together
