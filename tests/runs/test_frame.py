@@ -245,7 +245,7 @@ def test_models_without_a_frame(model, words):
             dpppl.secret_key(), 40, *data(), progress_bar=False
         )
     split = split_in_units(model, data(), {})
-    arguments = model, split, *split.arrays(data(), {}), dpppl.secret_key(), frame_charge(50.0, 40), ROW
+    arguments = dpppl.secret_key(), model, split, *split.arrays(data(), {}), frame_charge(50.0, 40), ROW
     assert locator_or_none(False, *arguments) is None
 
 
