@@ -188,7 +188,7 @@ ROOMS = {
     "findings": ("findings", 554, 430),
     "report": ("report", 966, 800),
     "mcmc": ("mcmc", 2_624, 1_400),
-    "svi": ("svi", 2_576, 1_400),
+    "svi": ("svi", 2_577, 1_400),
     "row_statistics": ("row_statistics", 1_627, 700),
     "published": ("published", 939, 700),
     "noise_aware": ("noise_aware", 2_866, 900),

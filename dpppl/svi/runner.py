@@ -24,11 +24,10 @@ from dpppl.runs.budget import Charge, counted
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
 from dpppl.runs.session import Run, Session
-from dpppl.svi import optimizers
 from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import counted_rows
+from dpppl.svi.settings import NUM_STEPS, DefaultOptimizer, counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, thinning_for
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
@@ -99,7 +98,7 @@ class SVI(SVIByHand):
     """
 
     @checked
-    def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS, init_state: SVIState | None = None) -> PrivacyReport:
+    def privacy_plan(self, num_steps: int = NUM_STEPS, init_state: SVIState | None = None) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data; before a first run, of no wide model.
 
         - **num_steps** - steps of the run.
@@ -158,11 +157,11 @@ class SVI(SVIByHand):
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
-        num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
+        num_steps = positive_integer(NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if init_state is None and isinstance(self._optim, MovedOptimizer):
             self._optim = MovedOptimizer(num_steps, self._optim.movement)
-        elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
-            self._optim = optimizers.DefaultOptimizer(num_steps)
+        elif self._optim is None or (init_state is None and isinstance(self._optim, DefaultOptimizer)):
+            self._optim = DefaultOptimizer(num_steps)
         opened: Session | None = None
         with ExitStack() as held:
             with self.budget.one_at_a_time:  # until the clipping norm is known

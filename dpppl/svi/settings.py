@@ -1,4 +1,4 @@
-"""The arguments of `dpppl.SVI`, checked; its budget, and the results of its runs."""
+"""The arguments of `dpppl.SVI`, checked, and their defaults; its budget, and the results of its runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from numpyro.optim import _NumPyroOptim
 
 from dpppl.access.clipping import Centred, Flat, clipping_of
 from dpppl.access.mechanism import Mechanism
@@ -31,8 +32,30 @@ from dpppl.svi.verdict import TAIL, Convergence, tail_of
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
 
+NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
+"""The defaults of a run: its steps; the learning rate of Adam at the first of them, and the share of it that the last has."""
 _BATCH = 4_096
 """Rows of a step of a wide model."""
+
+
+class DefaultOptimizer(_NumPyroOptim):
+    """Adam with a cosine learning-rate schedule from .04 to .004. Its pickle holds `num_steps` only.
+
+    One configuration for every epsilon, that of Adult's table in docs/appendix/chains-measured.md: 400 steps on full batches,
+    then the average of the last half of the iterates. Adam's step does not depend on the scale of the gradients, so it suits all
+    norms and budgets.
+
+    - **num_steps** - length of the schedule."""
+
+    def __init__(self, num_steps: int) -> None:
+        import optax
+
+        schedule = optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE)
+        super().__init__(optimizers.of_optax, optax.adam(schedule))
+        self.num_steps = num_steps
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.num_steps,)
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -102,7 +125,7 @@ class SVISettings(Fixed, PrivateRunner):
     def optim(self) -> Foreign:
         """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
         if self._optim is None:
-            self._optim = optimizers.DefaultOptimizer(optimizers.NUM_STEPS)
+            self._optim = DefaultOptimizer(NUM_STEPS)
         if self._optim == optimizers.LOST:
             raise ConfigurationError(
                 "this SVI was pickled without its optimiser, whose functions pickle does not take; install cloudpickle before "
