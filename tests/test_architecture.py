@@ -189,9 +189,9 @@ ROOMS = {
     "report": ("report", 966, 800),
     "mcmc": ("mcmc", 2_624, 1_400),
     "svi": ("svi", 2_577, 1_400),
-    "row_statistics": ("row_statistics", 1_627, 700),
+    "row_statistics": ("row_statistics", 1_653, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_866, 900),
+    "noise_aware": ("noise_aware", 2_939, 900),
     "contrib": ("contrib", 4_170, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -28,6 +28,19 @@ class PlannedAccess(NamedTuple):
     score_share: float = 1.0
 
 
+class PlannedLook(NamedTuple):
+    """A look, and the accesses before it.
+
+    - **noise_multiplier**, **score_share** - of the look.
+    - **bins** - noise multipliers of the histograms of norms before it, one for each metric that it may have.
+    - **scalars** - that of the scalars before these, or None."""
+
+    noise_multiplier: float
+    score_share: float
+    bins: tuple[float, ...]
+    scalars: float | None
+
+
 @dataclass(frozen=True)
 class ReleasePlan:
     """The accesses of a run. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch.
@@ -43,6 +56,19 @@ class ReleasePlan:
     def noise_multipliers(self, scale: float) -> np.ndarray:
         """Noise multipliers of the accesses, in order, (num_accesses,), for `scale` = 1 / mu."""
         return scale / np.sqrt([access.share for access in self.accesses])
+
+    def looks(self, scale: float) -> list[PlannedLook]:
+        """The looks in order, for `scale` = 1 / mu. Scalars are the last access, after all of them."""
+        looks, bins, scalars = list[PlannedLook](), list[float](), None
+        for access, noise in zip(self.accesses, self.noise_multipliers(scale)):
+            if access.kind is Kind.LOOK:
+                looks.append(PlannedLook(noise, access.score_share, tuple(bins), scalars))
+                bins, scalars = [], None
+            elif access.kind is Kind.BINS:
+                bins.append(noise)
+            else:
+                scalars = noise
+        return looks
 
 
 def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> ReleasePlan:

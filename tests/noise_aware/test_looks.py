@@ -7,11 +7,12 @@ import pytest
 
 from dpppl.access.norm_histogram import FINE, FINE_SIZE, LOWEST, SIZE
 from dpppl.frame import locate
+from dpppl.noise_aware import line as line_module
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature
+from dpppl.noise_aware.line import Line, Look
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Line, Look
 from dpppl.row_statistics.accesses import At, Kind, num_directions
 from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Prior
@@ -124,8 +125,8 @@ def sequence(rng, count=5):
 def test_a_line_is_kalmans_filter_where_slopes_are_known(monkeypatch):
     """What five looks say is one regression of all scores on the place; the rows' own sampling, alike in all, counts once, in the
     mean."""
-    monkeypatch.setattr(recipe, "_SLOPE", 0.0)
-    monkeypatch.setattr(recipe, "_KEPT", 1.0)
+    monkeypatch.setattr(line_module, "_SLOPE", 0.0)
+    monkeypatch.setattr(line_module, "_KEPT", 1.0)
     rng, prior = np.random.default_rng(0), 2.0 * np.eye(WIDTH)[None]
     h, theta, stds = sequence(rng)
     line, at = Line.none(full(WIDTH).first()), np.zeros((1, WIDTH))
@@ -153,7 +154,7 @@ def test_where_the_mean_moves_far_its_slope_is_in_error():
     start = np.zeros((1, WIDTH))
     line, mean = Line.none(full(WIDTH).first()).with_look(made(start, h, theta @ h[0], 0.5), prior)
     squared = (mean[0] @ h[0] @ mean[0]) / WIDTH
-    expected = 0.25 * np.linalg.inv(h[0] @ h[0]) + recipe._SLOPE**2 * squared * np.linalg.inv(h[0])
+    expected = 0.25 * np.linalg.inv(h[0] @ h[0]) + line_module._SLOPE**2 * squared * np.linalg.inv(h[0])
     np.testing.assert_allclose(np.linalg.inv(line.information[0]), expected, rtol=1e-5)
     np.testing.assert_allclose(np.linalg.solve(line.information[0], line.pull[0]), theta[0], rtol=1e-5)
     again, _ = line.with_look(made(theta, h, np.zeros((1, WIDTH)), 0.5), prior)
@@ -220,7 +221,7 @@ def test_a_curvature_that_noise_hides_is_not_taken_for_one():
     line, mean = Line.none(full(WIDTH).first()).with_look(
         made(np.zeros((1, WIDTH)), np.zeros((1, WIDTH, WIDTH)), 900.0 * rng.standard_normal((1, WIDTH)), 900.0, 30.0, noisy), prior
     )  # fmt: skip
-    assert np.linalg.eigvalsh(line.slope[0]).min() >= recipe._FLOOR * 30.0 * 0.99
+    assert np.linalg.eigvalsh(line.slope[0]).min() >= line_module.FLOOR * 30.0 * 0.99
     assert np.linalg.eigvalsh(line.information[0]).max() < 0.1 and np.abs(mean).max() < 0.5
 
 

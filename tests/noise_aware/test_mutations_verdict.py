@@ -21,7 +21,11 @@ UNLIKELY, CERTAIN = (
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
 ENDED = "do not read: the model does not fit where the run ended"
-RECIPE, RELEASE = "dpppl.noise_aware.recipe:", "dpppl.noise_aware.curvature:ReleasedCurvature."
+RECIPE, LINE, RELEASE = (
+    "dpppl.noise_aware.recipe:",
+    "dpppl.noise_aware.line:",
+    "dpppl.noise_aware.curvature:ReleasedCurvature.",
+)
 CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
 LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
 NEAREST = "test_sandwich:test_dispersion_is_the_nearest_multiple_of_the_curvature"
@@ -152,17 +156,17 @@ MUTATIONS = [
         "test_look_sensitivity:test_no_row_is_longer_than_one_and_some_are_that_long", ("two responses",)),
     bug("information that is missing is there", f"{ROWS}RowStatistics.look", " - product(found.psi, found.score)", "",
         "test_missing_values:test_the_curvature_of_incomplete_rows_is_the_slope_of_their_scores"),
-    bug("a line forgets where its look was", f"{RECIPE}Line.with_look", "look.scores + times(h, at)", "look.scores",
+    bug("a line forgets where its look was", f"{LINE}Line.with_look", "look.scores + times(slope.h, at)", "look.scores",
         f"{LOOKS}test_a_line_is_kalmans_filter_where_slopes_are_known", ("monkeypatch",)),
-    bug("looks before count in full", f"{RECIPE}Line.with_look", "_KEPT * self.information", "self.information",
+    bug("looks before count in full", f"{LINE}Line.with_look", "_KEPT * self.information", "self.information",
         f"{LOOKS}test_looks_before_count_four_fifths"),
     bug("the longest scores decide the metric", "dpppl.noise_aware.recipe:run_recipe", "np.argmin(", "np.argmax(",
         f"{LOOKS}test_late_looks_are_made_in_the_metric_of_the_shortest_scores", (1,)),
-    bug("slopes are known far away", f"{RECIPE}Line._spread_by", "1.0 + by *", "1.0 + 0.0 *",
+    bug("slopes are known far away", f"{LINE}Line._spread_by", "1.0 + by *", "1.0 + 0.0 *",
         f"{LOOKS}test_where_the_mean_moves_far_its_slope_is_in_error"),
-    bug("rows sample nothing", f"{RECIPE}Line.posterior", "_spread_by(1.0,", "_spread_by(0.0,",
+    bug("rows sample nothing", f"{LINE}Line.posterior", "_spread_by(1.0,", "_spread_by(0.0,",
         f"{LOOKS}test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is"),
-    bug("a pull in other coordinates is a place", f"{RECIPE}Line.carried", "pull = times(root,", "pull = times(basis.inverse,",
+    bug("a pull in other coordinates is a place", f"{LINE}Line.carried", "pull = times(root,", "pull = times(basis.inverse,",
         f"{LOOKS}test_a_line_says_the_same_in_other_coordinates", (lambda: test_looks.full(6),)),
     bug("one norm for misfits and none", "dpppl.noise_aware.bounds:chosen_norm", "expected.fit.squared_harm / len(known) *", "0.0 *",
         "test_bounds:test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least", (30.0, "monkeypatch")),
