@@ -19,7 +19,7 @@ What is made of it: a Gaussian surrogate of the likelihood, whose noise is known
     sketch        off-block entries of wide models
     surrogate     the surrogate, and posteriors under normal priors
     bounds        bounds of a row, from histograms
-    line          what looks say together: a line of scores and its slope
+    line          the line that scores of looks lie around, and its slope
     recipe        from releases to a surrogate, look by look
 The end: draws, and whether they may be read.
     mixture       the posterior in closed form

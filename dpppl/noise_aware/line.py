@@ -1,4 +1,4 @@
-"""What looks at a likelihood say, look by look: a line of scores whose slope is the curvature that they release."""
+"""The likelihood that looks give: their scores lie around a line, whose slope is the curvature that they release."""
 
 from typing import NamedTuple
 
