@@ -541,7 +541,7 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
         and lines[0].startswith("  verdict                do not read: ")
         and "9.0 sd" in lines[0]
     )
-    assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents ")
+    assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents")
     assert not replace(verdict, through=()).doubts and not replace(verdict, blurred=()).doubts
 
 
