@@ -477,7 +477,8 @@ def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
     assert order == [1, (0, "rows", "public"), 2, (1, "rows", "public")]
 
 
-@pytest.mark.parametrize("method", ["MCMC", "SVI"])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("method", ["SVI", "MCMC"])
 def test_an_interrupt_before_the_histogram_leaves_no_frame_behind(monkeypatch, method):
     """The next run, which has no frame, measures norms and clips in the same coordinates."""
     from dpppl.runs.histogram import Histogram
