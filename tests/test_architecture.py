@@ -181,7 +181,7 @@ ROOMS = {
     "data": ("data", 1_664, 900),
     "model": ("model", 4_725, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),
-    "access": ("access row_program", 3_119, 1_700),
+    "access": ("access row_program", 3_117, 1_700),
     "session": ("runs processes", 2_663, 1_500),
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 623, 404),
@@ -189,9 +189,9 @@ ROOMS = {
     "report": ("report", 966, 800),
     "mcmc": ("mcmc", 2_624, 1_400),
     "svi": ("svi", 2_577, 1_400),
-    "row_statistics": ("row_statistics", 1_653, 700),
+    "row_statistics": ("row_statistics", 1_642, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_939, 900),
+    "noise_aware": ("noise_aware", 2_940, 900),
     "contrib": ("contrib", 4_170, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -90,16 +90,17 @@ def run_recipe(
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows, more
       for correlated rows of a unit, infinite for a sandwich.
     - **rows_per_unit** - the most rows of a unit."""
-    looks, line, late, cut, fit = plan.looks(scale), Line.none(prior.first()), [], 1.0, Fit()
+    noise_of = lambda share: scale / np.sqrt(share)  # noqa: E731
+    line, late, cut, fit = Line.none(prior.first()), [], 1.0, Fit()
     at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
     metrics = [(at, line)]
-    for number, planned in enumerate(looks):
+    for number, planned in enumerate(plan.looks):
         is_late = number >= EARLY
         if planned.scalars is not None:
-            fit = _fit(ask, at, planned.scalars, line, prior, num_rows, rows_per_unit)
+            fit = _fit(ask, at, noise_of(planned.scalars), line, prior, num_rows, rows_per_unit)
         lengths = [
-            Lengths.asked(ask, place, noise, known.slope if number else None, num_rows)
-            for (place, known), noise in zip(metrics, planned.bins)
+            Lengths.asked(ask, place, noise_of(share), known.slope if number else None, num_rows)
+            for (place, known), share in zip(metrics, planned.bins)
         ]
         best = int(np.argmin([each.mean_square for each in lengths])) if lengths else 0
         at, line = metrics[best]
@@ -111,11 +112,11 @@ def run_recipe(
         if bounds.norm and bounds.curvature:
             at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
         elif lengths:
-            together = looks[number:] if is_late else [planned]  # looks that have these bounds
-            noise = sum(look.noise_multiplier**-2.0 for look in together) ** -0.5
+            together = plan.looks[number:] if is_late else [planned]  # looks that have these bounds
+            noise = sum(noise_of(look.share) ** -2.0 for look in together) ** -0.5
             expected = Expected(noise, line.slope if number else None, covariance, is_late, most_scores, fit)
             at, cut = found_bounds(lengths[best], at, bounds, expected, num_rows)
-        look = Look.asked(ask, at, planned.noise_multiplier, prior, most_scores)
+        look = Look.asked(ask, at, noise_of(planned.share), prior, most_scores)
         late += [look] * is_late
         line, mean = line.with_look(look, covariance)
         at = _moved(at, prior, basis.to_latents(mean))

@@ -393,7 +393,7 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
     bar, plan = capsys.readouterr().err, plan_of()
     phases = [line.split(":")[0] for line in bar.split("\r") if line.strip()]
     shown = [phase for phase, before in zip(phases, [None, *phases]) if phase != before]
-    every = [releases._PHASES[access.kind] for access in plan.accesses]
+    every = [releases._PHASES[kind] for kind, _ in plan.accesses]
     of_accesses = [phase for phase, before in zip(every, [None, *every]) if phase != before]
     assert shown == (["compiling", *of_accesses, "posterior"] if progress_bar else [])
     assert (f" {plan.num_accesses}/{plan.num_accesses} " in bar) == progress_bar
