@@ -250,7 +250,7 @@ class FactorPlan:
         return sum(size for size, fast in zip(sizes, faster) if fast) > 0.5 * sum(sizes)
 
 
-def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> FactorPlan:
+def factor_plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> FactorPlan:
     """How to form the gradients of `log_likelihood(z, row, public)` in z, from the shapes and types of one row alone."""
     leaves, tree = jax.tree.flatten((z, row, public))
     num_latents, num_row = len(jax.tree.leaves(z)), len(jax.tree.leaves(row))

@@ -67,7 +67,7 @@ def first_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism,
     return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
 
 
-def scale_of(charge: Charge) -> float:
+def inverse_mu_of(charge: Charge) -> float:
     """1 / mu of the charge of a frame."""
     return float(charge.noise_multipliers[0] / plan_of().noise_multipliers(1.0)[0])
 
@@ -114,7 +114,7 @@ class Locator:
         """Make the accesses; the frame that they give."""
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
-        released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
+        released = Released(self.prior, self.is_normal, inverse_mu_of(self.charge), [])
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
@@ -174,7 +174,7 @@ def locator(
 
     - **key**, **unit** - of the run; **charge** - see `frame_charge`.
     - **rows**, **public** - the arrays among the arguments."""
-    size, scale = sum(latent.size for latent in split.latents.values()), scale_of(charge)
+    size, scale = sum(latent.size for latent in split.latents.values()), inverse_mu_of(charge)
     if size > MOST_LATENTS:
         raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
     max_rows = unit.max_rows if unit.ids else None

@@ -124,7 +124,7 @@ class Chains:
         """The driver's plan for these chains; `warmup`: steps that the progress bar calls warmup."""
         call, how, mapping = self.call, self.call.chain_method, None
         if len(self.groups) == 1 and call.num_chains > 1:
-            mapping = placing.together(how if callable(how) else _MAPPINGS[how], call.rows)
+            mapping = placing.mapping_on(how if callable(how) else _MAPPINGS[how], call.rows)
         return RunPlan(
             method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=call.rows,
             public=call.public, charges=call.charges(self.bound.kernel),

@@ -1,5 +1,5 @@
 """`dpppl.NoiseAware`, in reading order. A run (`runner.NoiseAware.run`) in outline; all accesses are to all rows, charged before.
-`recipe.run_recipe` asks for the releases; `conclusion.drawn` and `conclusion.judged` make draws and a verdict of them:
+`recipe.run_recipe` asks for the releases; `conclusion.drawn_posterior` and `conclusion.judged` make draws and a verdict of them:
 
     for each look, in the order of the plan:                                                                (row_statistics.plan)
         before the first late look: ask how well rows fit, which says what clipping may harm                (row_statistics.fit)

@@ -24,7 +24,9 @@ from dpppl.types import Tree
 from dpppl.validation import fraction
 
 
-def print_table(samples: dict[str, Tree], verdict: NoiseAwareVerdict, prob: float, labels: Labels = NO_LABELS) -> None:
+def print_conclusion(
+    samples: dict[str, Tree], verdict: NoiseAwareVerdict, prob: float, labels: Labels = NO_LABELS
+) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
     print_summary(labels.apart(samples), prob=fraction(prob, name="prob"), group_by_chain=True)
     print(f"verdict: {verdict.line()}")
@@ -60,7 +62,7 @@ class DrawnPosterior(NamedTuple):
     is_modelled: bool
 
 
-def drawn(
+def drawn_posterior(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: RecipeOutcome, key: jax.Array, is_modelled: bool,
 ) -> tuple[DrawnPosterior, dict[str, Tree]]:  # fmt: skip
     """The posterior, and samples by site."""

@@ -6,7 +6,7 @@ posterior needs. Late looks, which have most of the budget, are made in one metr
 their scores lie around one line, whose slope is the curvature that they release.
 
 A large norm adds noise. A small one moves the root of the clipped score away from that of the score, wherever responses do not
-follow the model. So ranks of responses, before the late looks, decide how long their norm is; see `bounds.chosen_norm`.
+follow the model. So ranks of responses, before the late looks, decide how long their norm is; see `bounds.norm_of_looks`.
 """
 
 from collections.abc import Sequence

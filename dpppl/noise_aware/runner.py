@@ -179,7 +179,7 @@ class NoiseAware(NoiseAwareSettings):
         """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""
         with concluding("samples", _AGAIN):
             given = self, bound, self.releases, found
-            found_posterior, samples = conclusion.drawn(*given, key, is_modelled)
+            found_posterior, samples = conclusion.drawn_posterior(*given, key, is_modelled)
             self._mixture, self._samples, self._verdict = found_posterior.mixture, samples, None
             self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {_AGAIN}"):
@@ -220,7 +220,7 @@ class NoiseAware(NoiseAwareSettings):
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
-        conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob, self._labels)
+        conclusion.print_conclusion({name: np.asarray(found[name]) for name in kept}, self.verdict, prob, self._labels)
 
     @checked
     def bayes_factor(self, element: str, value: float = 0.0, *, allow_unconverged: bool = False) -> float:

@@ -42,14 +42,14 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
     return {name: (given or {}).get(name) for name in ABOUT}
 
 
-def plain(value: object) -> Tree:
+def json_value(value: object) -> Tree:
     """JSON's form of a value: lists for tuples and arrays, strings for numbers that are not finite."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

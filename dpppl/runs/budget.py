@@ -91,7 +91,7 @@ def events_of(charges: Sequence[Charge]) -> Events:
     return tuple(charge.event for charge in alike.values())
 
 
-def counted(steps: Tree) -> int:
+def steps_of_state(steps: Tree) -> int:
     """The steps that a state counts. Raises ConfigurationError if there is none: the cost of later states does not follow from
     a first state."""
     count = int(steps)

@@ -20,7 +20,7 @@ from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
-from dpppl.runs.budget import Charge, counted
+from dpppl.runs.budget import Charge, steps_of_state
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
 from dpppl.runs.session import Run, Session
@@ -116,7 +116,7 @@ class SVI(SVIByHand):
         - **state** - a state that `update` returned: what its steps have cost, without all else; ConfigurationError if it
           counts none. Such states hold the key: keep them secret."""
         if state is not None:
-            charges = [Charge(self.mechanism, np.full(counted(state.i), self.fixed_noise()))]
+            charges = [Charge(self.mechanism, np.full(steps_of_state(state.i), self.fixed_noise()))]
             origin = KeyOrigin(KeySource.STATE, "as init was given")
             return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._first_start))
         return super().privacy_report()

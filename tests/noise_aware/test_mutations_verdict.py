@@ -168,9 +168,9 @@ MUTATIONS = [
         f"{LOOKS}test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is"),
     bug("a pull in other coordinates is a place", f"{LINE}Line.carried", "pull = times(root,", "pull = times(basis.inverse,",
         f"{LOOKS}test_a_line_says_the_same_in_other_coordinates", (lambda: test_looks.full(6),)),
-    bug("one norm for misfits and none", "dpppl.noise_aware.bounds:chosen_norm", "expected.fit.squared_harm / len(known) *", "0.0 *",
+    bug("one norm for misfits and none", "dpppl.noise_aware.bounds:norm_of_looks", "expected.fit.squared_harm / len(known) *", "0.0 *",
         "test_bounds:test_a_misfit_makes_the_norm_longer_and_none_leaves_it_where_error_is_least", (30.0, "monkeypatch")),
-    bug("surely other tails change no norm", "dpppl.noise_aware.bounds:chosen_norm", "_GUARD * expected.fit.tails", "0.0",
+    bug("surely other tails change no norm", "dpppl.noise_aware.bounds:norm_of_looks", "_GUARD * expected.fit.tails", "0.0",
         "test_bounds:test_surely_other_tails_are_worth_half_of_the_sampling_variance"),
     bug("as if at the truth", f"{FIT}Fit.from_sums", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from dpppl.noise_aware.measured import blurred
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
-from dpppl.noise_aware.surrogate import Surrogate, excess_of
+from dpppl.noise_aware.surrogate import Surrogate, excess_spread
 from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics import fit, releases
 from dpppl.row_statistics.accesses import At, Kind, State, narrow
@@ -569,8 +569,8 @@ def test_ranks_far_from_the_truth_say_less(monkeypatch):
     sampled, centre = np.diag(1.0 / (h + 1.0))[None], np.zeros((1, 3))
     law = curvature.Curvature(h[None, None], prior[None], prior)
     surrogate = Surrogate(full(3).first(), centre, centre, 1.0, law, centre, 1.0, centre)
-    assert excess_of(surrogate, prior, sampled) == pytest.approx(0.0, abs=1e-8)
-    assert excess_of(surrogate, prior, 4.0 * sampled) == pytest.approx(3.0)
+    assert excess_spread(surrogate, prior, sampled) == pytest.approx(0.0, abs=1e-8)
+    assert excess_spread(surrogate, prior, 4.0 * sampled) == pytest.approx(3.0)
     x, y, _ = data(100)
     found = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
     chi_squared = []

@@ -15,7 +15,7 @@ from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, PrivacyWarning
-from dpppl.runs.budget import Budget, Charge, counted, events_of
+from dpppl.runs.budget import Budget, Charge, events_of, steps_of_state
 from dpppl.subsampling import FullBatch, Poisson
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
@@ -196,9 +196,9 @@ def test_charges_that_differ_in_chains_are_one_event():
     assert events_of([steps(3), steps(1, selection=selection)]) == (steps(3).event, selection)
     assert steps(5, first=3).begun(2).num_steps == 2 and steps(5).is_steps
     assert not steps(5, is_query=True).is_steps and not steps(5, is_frame=True).is_steps
-    assert counted(1) == 1
+    assert steps_of_state(1) == 1
     with pytest.raises(ConfigurationError, match="counts no step"):
-        counted(0)
+        steps_of_state(0)
 
 
 def test_noise_is_calibrated_to_what_is_left():

@@ -32,7 +32,7 @@ from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame import locate
 from dpppl.frame.guides import MovedOptimizer, Movement, is_of
-from dpppl.frame.locate import SHARE, Locator, first_charges, frame_charge, locator_or_none, scale_of
+from dpppl.frame.locate import SHARE, Locator, first_charges, frame_charge, inverse_mu_of, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.frame.norms import clipped_at
 from dpppl.mcmc.measured import Arrival, MeasuredChains
@@ -464,7 +464,7 @@ def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
         with pytest.raises(AssertionError, match="access 1"):
             ask(Kind.LOOK, at, 0.999 * second)
         ask(Kind.LOOK, at, 2.0 * second)
-        assert released.scale == pytest.approx(scale_of(charge)) and released.values == []
+        assert released.scale == pytest.approx(inverse_mu_of(charge)) and released.values == []
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dpppl.frame.locate.looked", looked)

@@ -168,10 +168,10 @@ def test_the_digest_of_sharded_rows_is_that_of_their_number_on_one_device(monkey
     monkeypatch.setattr(placing, "_placement", lambda _: placement)
     monkeypatch.setattr(placing, "Lowered", lambda program, leaves, devices: SimpleNamespace(digest=leaves[0].shape))
     rows = Rows({"x": np.zeros((8, 2), np.float32)}, placement)
-    found = placing.digest(SimpleNamespace(digest="of all"), lambda rows: rows["x"], (rows,))
+    found = placing.program_digest(SimpleNamespace(digest="of all"), lambda rows: rows["x"], (rows,))
     assert found == (3, 2)
     monkeypatch.setattr(placing, "_placement", lambda _: None)
-    assert placing.digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
+    assert placing.program_digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
 
 
 def test_results_leave_the_devices_of_sharded_rows(monkeypatch):
