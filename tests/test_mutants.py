@@ -33,7 +33,7 @@ def missing(mutants, rows):
 def test_each_mutant_that_is_listed_is_in_the_code_as_it_is(mutants):
     rows = mutants.equivalent()
     assert not missing(mutants, rows)
-    name, reason = ("dpppl/runs/budget.py", "Budget._held", "no such line", "pass"), "a reason of enough words"
+    name, reason = ("dpppl/runs/budget.py", "Account.admit", "no such line", "pass"), "a reason of enough words"
     assert missing(mutants, {name: reason}) == [name[:3]]
     assert missing(mutants, {(name[0], "Budget.gone", *name[2:]): reason}) == [(name[0], "Budget.gone", name[2])]
 

@@ -45,7 +45,7 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import posterior, recipe
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics.accesses import At, narrow
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
@@ -135,7 +135,7 @@ class Bench:
         outcome = recipe.run_recipe(ask, plan, *given, added=self.added)
         mixture = posterior.Mixture.of(outcome.surrogate, self.prior)
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(outcome, mixture.moments(), self.prior, names, self.num_rows)
+        verdict = NoiseAwareVerdict.from_releases(outcome, mixture.moments(), self.prior, names, self.num_rows)
         return outcome, mixture, verdict
 
     def draws(self, mixture, seed):

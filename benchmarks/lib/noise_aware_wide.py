@@ -13,7 +13,7 @@ from dpppl.model.split import split_model
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import run_recipe
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.plan import plan_of
 from dpppl.row_statistics.releases import MECHANISM, Accesses, prepared
@@ -79,7 +79,7 @@ class Bench:
         mixture = Mixture.of(outcome.surrogate, self.prior)
         found = mixture.moments()
         names = self.coordinates.names()
-        verdict = Verdict.from_releases(outcome, found, self.prior, names, self.num_rows)
+        verdict = NoiseAwareVerdict.from_releases(outcome, found, self.prior, names, self.num_rows)
         seconds = time.perf_counter() - start
         design = np.column_stack([np.ones(self.num_rows), x]).astype(np.float64)
         p = 1.0 / (1.0 + np.exp(-design @ truth))

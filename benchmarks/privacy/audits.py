@@ -184,8 +184,8 @@ FAULTS = [
           "the noise is smaller than"),
     Fault("query", "a count from data in a shape", QUERY, "(query.rows, query.public, keys.stream",
           "({n: v[np.asarray(query.rows['x'])[:, 0] < 1e3] for n, v in query.rows.items()}, query.public, keys.stream", "program 0 differs"),
-    Fault("query", "a line that is printed", QUERY, "budget.admit([charge])",
-          "budget.admit([charge]); print(float(np.max(np.asarray(query.rows['x']))))", "standard output differ"),
+    Fault("query", "a line that is printed", QUERY, "budget.account().admit([charge])",
+          "budget.account().admit([charge]); print(float(np.max(np.asarray(query.rows['x']))))", "standard output differ"),
     Fault("ledger", "a name in the ledger from data", QUERY, "what=query.what, charges",
           "what=query.what + str(np.max(np.asarray(query.rows['x']))), charges", "results: [2]"),
 ]  # fmt: skip

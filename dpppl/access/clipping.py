@@ -50,7 +50,7 @@ def _flat_weights(squared_norms: jax.Array) -> jax.Array:
     return jnp.minimum(np.ones((), squared_norms.dtype), 1.0 / jnp.sqrt(squared_norms))
 
 
-def counted(squared_norms: jax.Array) -> jax.Array:
+def clipping_counts(squared_norms: jax.Array) -> jax.Array:
     """Each row's contribution to the counts (B, NUM_COUNTS), given squared norms (B,), in units of the norm: one entry is not 0.
 
     The first is 1/2 if the row is longer than the norm, else -1/2. Rows that are not finite, or 0, have 1/2 in the second or
@@ -185,7 +185,7 @@ def with_count(clipping: Flat) -> Function:
         # as `clip_rows` computes them: once in all
         _, squared = scaled(gradients, 1.0 / clipping.clipping_norm)
         with jax.enable_x64(True):
-            counts = counted(squared).astype(zeros.dtype)
+            counts = clipping_counts(squared).astype(zeros.dtype)
             counts = counts if mask is None else jnp.where(mask[:, None], counts, np.zeros((), zeros.dtype))
         return clipping.clip(gradients, mask), counts
 

@@ -51,10 +51,10 @@ _EXACT: dict[str, tuple[type, ...]] = {
 """The classes that an access may hold: no subclass, which could override clipping or draws."""
 
 
-def plain(tree: Tree) -> Tree:
+def plain_structure(tree: Tree) -> Tree:
     """A structure (a PyTreeDef) with tuples for all containers but dicts: other classes run code of theirs on what is in them.
 
-    >>> plain(jax.tree.structure({"a": [1, 2], "b": None}))
+    >>> plain_structure(jax.tree.structure({"a": [1, 2], "b": None}))
     PyTreeDef({'a': (*, *), 'b': None})
     """
 
@@ -84,7 +84,7 @@ class Access:
     - **chains** - for each `jax.vmap` around, from the innermost, which operands it maps.
 
     Raises PrivacyLeakError for a program that does more than compute, for a mechanism, clipping, subsampling, forms or
-    placement of a class that is not one of dpppl's own, and for structures that are not `plain`."""
+    placement of a class that is not one of dpppl's own, and for structures that are not `plain_structure`s."""
 
     mechanism: Mechanism
     program: Traced
@@ -167,7 +167,7 @@ def _check_classes(access: Access) -> None:
             "themselves, no class of yours, even if it is made of one of them; use one of these as it is."
         )
     trees = [access.inputs, access.output, *([] if access.forms is None else [access.forms.tree])]
-    if any(type(tree) is not jax.tree_util.PyTreeDef or tree != plain(tree) for tree in trees):
+    if any(type(tree) is not jax.tree_util.PyTreeDef or tree != plain_structure(tree) for tree in trees):
         raise PrivacyLeakError(
             "an access with a container that is no dict or tuple: putting it together runs code of its class on all rows."
         )
@@ -373,8 +373,9 @@ def noisy_statistic(
     rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step)
     operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
     access = Access(
-        mechanism=mechanism, program=program.jaxpr, inputs=plain(inputs), output=plain(jax.tree.structure(output)),
-        forms=None if forms is None else replace(forms, tree=plain(forms.tree)), number=number,
+        mechanism=mechanism, program=program.jaxpr, inputs=plain_structure(inputs),
+        output=plain_structure(jax.tree.structure(output)),
+        forms=None if forms is None else replace(forms, tree=plain_structure(forms.tree)), number=number,
         x64=bool(jnp.result_type(float) == np.float64), placement=placement,
     )  # fmt: skip
     leaves = door_p.bind(*operands, access=access)

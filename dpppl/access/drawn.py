@@ -66,7 +66,7 @@ class Drawn(NamedTuple):
         return found
 
 
-def drawn(
+def rows_of_step(
     subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Tree, number: str | None, placement: Placement | None
 ) -> Drawn:  # fmt: skip
     """Those of `rows`, arrays (length, ...), that count in this step. `number`: a name for a row's place in it.

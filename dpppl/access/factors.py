@@ -29,7 +29,7 @@ _COPIES = _RESHAPES | {"transpose", "slice", "dynamic_slice", "concatenate", "re
 
 Place = tuple[int, ...]
 Shifts = dict[Place, jax.Array]
-"""See `Use.place`."""
+"""See `FactorUse.place`."""
 Chain = tuple[tuple[str, tuple[int, ...]], ...]
 """Reshapes and transposes in order: ("reshape", shape), ("transpose", axes)."""
 
@@ -37,7 +37,7 @@ Chain = tuple[tuple[str, tuple[int, ...]], ...]
 # Where the program of one row uses latents
 
 
-class Value(NamedTuple):
+class FactorValue(NamedTuple):
     """How a value in the program of one row depends on the row and the latents.
 
     - **of_row** - whether it depends on the row.
@@ -52,14 +52,14 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Use:
+class FactorUse:
     """One operation of a variable, rearranged, with a value of the row.
 
     - **kind**, **equation** - "dot", "convolution" or "lookup"; and the operation.
     - **place**, **iterations** - the equation's number, after those of the scans that it is in; the lengths of these.
     - **position**, **source** - which of its operands is the variable, and the variable.
     - **chain** - from the operand's shape back to the variable's.
-    - **exact** - see `Value`, of the value of the row."""
+    - **exact** - see `FactorValue`, of the value of the row."""
 
     kind: str
     place: Place
@@ -96,17 +96,17 @@ class Uses:
     - **found** - uses in a known form.
     - **direct** - numbers of latents that are used in other ways, too."""
 
-    found: list[Use] = field(default_factory=list)
+    found: list[FactorUse] = field(default_factory=list)
     direct: set[int] = field(default_factory=set)
 
 
 def uses_of(program: Traced, latents: Sequence[int], row: Sequence[int]) -> Uses:
     """The uses, in a flattened program, of its inputs with the numbers `latents`; those numbered `row` are the row."""
-    uses, values = Uses(), {v: Value() for v in program.jaxpr.constvars}
+    uses, values = Uses(), {v: FactorValue() for v in program.jaxpr.constvars}
     for number, v in enumerate(program.jaxpr.invars):
-        values[v] = Value(of_row=number in row, exact=number in row)
+        values[v] = FactorValue(of_row=number in row, exact=number in row)
         if number in latents:
-            values[v] = Value(latents=frozenset({latents.index(number)}), source=(v, ()))
+            values[v] = FactorValue(latents=frozenset({latents.index(number)}), source=(v, ()))
     _walk(program.jaxpr, values, uses)
     return uses
 
@@ -116,7 +116,7 @@ def _walk(jaxpr: Traced, values: Tree, uses: Uses, place: Place = (), iterations
     carried values count as the row's; latents that are carried, or sliced by iteration, are used directly."""
     numbers = {id(equation): number for number, equation in enumerate(jaxpr.eqns)}
 
-    def found(equation: Equation, operands: Sequence[Value]) -> list[Value]:
+    def found(equation: Equation, operands: Sequence[FactorValue]) -> list[FactorValue]:
         exact, here = (
             all(operand.exact for operand in operands) and _is_exact(equation),
             (*place, numbers[id(equation)]),
@@ -126,28 +126,38 @@ def _walk(jaxpr: Traced, values: Tree, uses: Uses, place: Place = (), iterations
             undo = _undone(equation)
             if latents and undo is not None and operands[0].source is not None:
                 variable, chain = operands[0].source
-                return [Value(latents=latents, source=(variable, (undo, *chain)), exact=exact)]
+                return [FactorValue(latents=latents, source=(variable, (undo, *chain)), exact=exact)]
             uses.direct.update(latents)
             followed = (not iterations and jnp.issubdtype(v.aval.dtype, jnp.floating) for v in equation.outvars)
             sources = ((v, ()) if latents else None for v in equation.outvars)
-            return [Value(False, latents, s, exact) if f else Value(exact=exact) for s, f in zip(sources, followed)]
+            return [
+                FactorValue(False, latents, s, exact) if f else FactorValue(exact=exact)
+                for s, f in zip(sources, followed)
+            ]
         if equation.primitive.name == "scan":
             body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
             uses.direct.update(*(operand.latents for operand in operands[first:]))
-            slices = [Value(of_row=operand.of_row, exact=operand.exact) for operand in operands[first + num_carry :]]
-            inside = [*[Value()] * len(body.jaxpr.constvars), *operands[:first], *[Value(True)] * num_carry, *slices]
+            slices = [
+                FactorValue(of_row=operand.of_row, exact=operand.exact) for operand in operands[first + num_carry :]
+            ]
+            inside = [
+                *[FactorValue()] * len(body.jaxpr.constvars),
+                *operands[:first],
+                *[FactorValue(True)] * num_carry,
+                *slices,
+            ]
             _walk(body.jaxpr, inside, uses, here, (*iterations, equation.params["length"]))
-            return [Value(of_row=True, exact=exact)] * len(equation.outvars)
+            return [FactorValue(of_row=True, exact=exact)] * len(equation.outvars)
         mixed = [k for k, operand in enumerate(operands) if operand.latents]
         if len(mixed) == 1 and operands[mixed[0]].source and (kind := _kind(equation, mixed[0], bool(iterations))):
             source, chain = operands[mixed[0]].source or (None, ())
             other = operands[1 - mixed[0]]
-            uses.found.append(Use(kind, here, iterations, equation, mixed[0], source, chain, other.exact))
+            uses.found.append(FactorUse(kind, here, iterations, equation, mixed[0], source, chain, other.exact))
             mixed = []
         uses.direct.update(*(operands[k].latents for k in mixed))
-        return [Value(of_row=True, exact=exact)] * len(equation.outvars)
+        return [FactorValue(of_row=True, exact=exact)] * len(equation.outvars)
 
-    uses.direct.update(*(value.latents for value in walk(jaxpr, values, found, lambda *_: Value(exact=True))))
+    uses.direct.update(*(value.latents for value in walk(jaxpr, values, found, lambda *_: FactorValue(exact=True))))
 
 
 def _undone(equation: Equation) -> tuple[str, tuple[int, ...]] | None:
@@ -226,8 +236,8 @@ class FactorPlan:
     - **factored** - for each latent its one use, where the gradient is not formed; else None."""
 
     forms: tuple[Form, ...]
-    summed: tuple[Use, ...]
-    factored: tuple[Use | None, ...]
+    summed: tuple[FactorUse, ...]
+    factored: tuple[FactorUse | None, ...]
     program: Traced
 
     @property
@@ -240,7 +250,7 @@ class FactorPlan:
         return sum(size for size, fast in zip(sizes, faster) if fast) > 0.5 * sum(sizes)
 
 
-def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> FactorPlan:
+def factor_plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> FactorPlan:
     """How to form the gradients of `log_likelihood(z, row, public)` in z, from the shapes and types of one row alone."""
     leaves, tree = jax.tree.flatten((z, row, public))
     num_latents, num_row = len(jax.tree.leaves(z)), len(jax.tree.leaves(row))
@@ -249,7 +259,7 @@ def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) ->
         program = flattened(traced)
     uses = uses_of(program, range(num_latents), range(num_latents, num_latents + num_row))
     is_summed = lambda use: use.kind == "convolution" or bool(use.iterations)  # noqa: E731
-    forms, factored = list[Form](), list[Use | None]()
+    forms, factored = list[Form](), list[FactorUse | None]()
     for number, v in enumerate(program.jaxpr.invars[:num_latents]):
         own = [use for use in uses.found if use.source is v]
         form, alone = Form("whole", tuple(v.aval.shape), v.aval.dtype), len(own) == 1 and number not in uses.direct
@@ -266,7 +276,7 @@ def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) ->
     return FactorPlan(tuple(forms), tuple(summed), tuple(factored), program)
 
 
-def _saves(use: Use) -> bool:
+def _saves(use: FactorUse) -> bool:
     """Whether the factors of a latent's gradient are much smaller than it."""
     _, positions, m, n = use.sizes()
     dtypes = {v.aval.dtype for v in (*use.equation.invars, *use.equation.outvars)}
@@ -338,7 +348,7 @@ def restored(array: jax.Array, chain: Chain) -> jax.Array:
 
 
 def _run(
-    program: Traced, arguments: Sequence[jax.Array], chosen: dict[Place, Use], shifts: Shifts
+    program: Traced, arguments: Sequence[jax.Array], chosen: dict[Place, FactorUse], shifts: Shifts
 ) -> tuple[list[jax.Array], Shifts]:
     """The program's outputs, with what comes out of each chosen use shifted; and what came in there from the row."""
     seen = cast(Shifts, {})
@@ -377,7 +387,7 @@ def _run(
 # Both sides of a use as matrices over positions
 
 
-def _all_positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
+def _all_positions(use: FactorUse, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     """`_positions` over all iterations of loops."""
     each: Function = partial(_positions, use)
     for _ in use.iterations:
@@ -387,7 +397,7 @@ def _all_positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
 
 
-def _positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
+def _positions(use: FactorUse, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     """The row's input (G, T, m) and the derivative (G, T, n); for a lookup, (T,) and (T, n)."""
     groups, positions, m, n = replace(use, iterations=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
@@ -410,7 +420,7 @@ def _positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
 
 
-def _to_operand(use: Use) -> Chain:
+def _to_operand(use: FactorUse) -> Chain:
     """Reshape (G, m, n) to the shape of the operand."""
     numbers = use.equation.params["dimension_numbers"]
     if use.kind == "lookup":

@@ -37,10 +37,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.access.clipping import Flat, counted
+from dpppl.access.clipping import Flat, clipping_counts
 from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import evenly, over_drawn
-from dpppl.access.factors import Form, factors, plan, restored
+from dpppl.access.factors import Form, factor_plan, factors, restored
 from dpppl.data.rows import Sharded
 from dpppl.row_program.materialize import materialize
 from dpppl.types import BySite, Function, Tree
@@ -98,7 +98,7 @@ def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, al
         return None
     if sum(int(np.prod(jnp.shape(leaf))) for leaf in leaves) < _FEWEST_LATENTS and not always:
         return None
-    found = plan(log_likelihood, z, row, public)
+    found = factor_plan(log_likelihood, z, row, public)
     if not found.program.out_avals[0].shape == () or not (any(found.factored) or found.summed):
         return None
     if not (found.worthwhile or always):
@@ -129,7 +129,7 @@ def clipped_sum(
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; if it `counts`, a
-    pair: the sum, and that of `clipping.counted`. `drawn`, `placement`: see `exact_sum.sum_of_rows`.
+    pair: the sum, and that of `clipping_counts`. `drawn`, `placement`: see `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows, per_row = drawn.length, sum(form.numbers for form in forms.of_latents)
@@ -152,7 +152,7 @@ def clipped_sum(
             total = jax.tree.unflatten(forms.tree, sums)
             if not counts:
                 return total
-            own = counted(squared / jnp.asarray(clipping.clipping_norm, jnp.float64) ** 2)
+            own = clipping_counts(squared / jnp.asarray(clipping.clipping_norm, jnp.float64) ** 2)
             return total, jnp.sum(jnp.where(keep[:, None], own, 0.0), axis=0)
 
     return over_drawn(chunk_sum, drawn, chunk, placement)

@@ -9,8 +9,7 @@ import numpy as np
 
 from dpppl.access import ghost_sum
 from dpppl.access.clipping import COUNT_SENSITIVITY, NUM_COUNTS, SLACK, Flat, with_count
-from dpppl.access.drawn import drawn as draw_rows
-from dpppl.access.drawn import drawn_once
+from dpppl.access.drawn import drawn_once, rows_of_step
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.relations import relation_of
@@ -94,7 +93,7 @@ class Mechanism:
         - **key**, **noise_multiplier**, **step** - as for `door.noisy_statistic`.
         - **forms** - how the statistic gives the factors of a gradient, or None.
         - **placement** - where rows are sharded over devices or on disk; all devices return the same."""
-        drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
+        drawn = rows_of_step(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip = with_count(self.clipping) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, one_of(rows, number, placement)) if forms is None else forms.like
         placement = devices_of(placement)

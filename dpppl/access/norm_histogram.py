@@ -75,19 +75,17 @@ def histogram_mechanism(discretise: bool = False) -> Mechanism:
 
 
 def noisy_histogram(
-    statistic: Function, z: Tree, rows: Tree, public: Tree, *, key: jax.Array, noise_multiplier: Scalar, step: Scalar = 0,
+    statistic: Function, z: Tree, rows: Tree, public: Tree, *, key: jax.Array, noise_multiplier: Scalar,
     discretise: bool = False,
 ) -> jax.Array:  # fmt: skip
     """Counts of rows by bin, with noise, (SIZE,) float32: one access of `histogram_mechanism()`.
 
     - **statistic** - `statistic(z, row, public)`, the bin of a row as `in_bin` gives it.
-    - **z**, **rows**, **public**, **key**, **step** - as for `door.noisy_statistic`.
+    - **z**, **rows**, **public**, **key** - as for `door.noisy_statistic`.
     - **noise_multiplier** - sd of the noise in each count; the access costs noise_multiplier^-2 in mu^2.
     - **discretise** - as in `Mechanism`."""
     mechanism = histogram_mechanism(discretise)
-    return noisy_statistic(
-        mechanism, statistic, z, rows, public, key=key, noise_multiplier=noise_multiplier, step=step
-    ).total
+    return noisy_statistic(mechanism, statistic, z, rows, public, key=key, noise_multiplier=noise_multiplier).total
 
 
 @dataclass(frozen=True, eq=False)

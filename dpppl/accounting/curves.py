@@ -14,7 +14,7 @@ import numpy as np
 
 from dpppl.accounting import additive, pld
 from dpppl.accounting.events import GaussianEvent, gaussian_mu, without_noise
-from dpppl.accounting.losses import Access, Array
+from dpppl.accounting.losses import Array, DominatingPair
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
 
@@ -229,10 +229,10 @@ def _directions(
     for (sigma, rate), count in sampled.items():
         drawn, weights = _drawn(1 if replace_one else group_size, rate)
         pairs.append(((drawn / sigma, weights), (-drawn / sigma, weights) if replace_one else absent, count))
-    removed = pld.Composition([Access(*present, *other, count) for present, other, count in pairs])
+    removed = pld.Composition([DominatingPair(*present, *other, count) for present, other, count in pairs])
     if replace_one:
         return (removed,)
-    mirrored = [Access(*other, -present[0], present[1], count) for present, other, count in pairs]
+    mirrored = [DominatingPair(*other, -present[0], present[1], count) for present, other, count in pairs]
     return removed, pld.Composition(mirrored)
 
 

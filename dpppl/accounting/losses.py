@@ -18,7 +18,7 @@ LEAST = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
-class Access:
+class DominatingPair:
     """Accesses with outputs distributed as P or Q, mixtures of unit normals with dP/dQ rising, in units of the noise.
 
     - **shifts**, **weights** - means of P's normals and their weights, (k,).

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from dpppl.accounting import calibration, looks, privacy_spent
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
+from dpppl.output import aligned
 from dpppl.validation import a, checked, positive, positive_integer
 
 CHARGED = 1.00011
@@ -120,8 +121,7 @@ class Plan:
             ["covers", *("too short" if o.coverage is None else f"{100 * o.coverage:.0f} %" for o in options)],
             ["seconds", *(number(o.seconds) for o in options)],
         ]
-        padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-        lines = ["  ".join(row).rstrip() for row in zip(*padded)]
+        lines = aligned([*zip(*columns)])
         return "\n".join([
             f"{self.num_data:,} rows, delta {self.target_delta:g}, clipping norm {self.clipping_norm:.3g}; one direction of "
             f"curvature {self.row_curvature:g} a row, prior sd {self.prior_sd:g}: 90 % width "

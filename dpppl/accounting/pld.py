@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpppl.accounting.losses import LEAST, ROUNDING, Access, Array, log_sum
+from dpppl.accounting.losses import LEAST, ROUNDING, Array, DominatingPair, log_sum
 
 _LEFT_OUT = 1e-5  # of delta: what all accesses together may add to an infinite loss
 _LONGEST_INTERVAL = 100.0
@@ -93,7 +93,7 @@ class Composition:
 
     - **accesses** - the accesses."""
 
-    accesses: Sequence[Access]
+    accesses: Sequence[DominatingPair]
 
     def epsilon(self, delta: float, enough: float = 0.0) -> float:
         """Smallest epsilon found at which delta is at most `delta`, in (0, 1); inf if there is none.
@@ -250,7 +250,7 @@ class Composition:
         return Deltas(interval, first, np.where(np.isfinite(deltas), deltas, np.inf))
 
 
-def _tilted(access: Access, order: float) -> Array:
+def _tilted(access: DominatingPair, order: float) -> Array:
     """Approximate log probabilities of the distribution tilted by `order`."""
     exponents = access.nodes[2] + order * access.nodes[1]
     return exponents - log_sum(exponents)

@@ -227,7 +227,7 @@ def _zeros(runner: Runner, args: Tree, kwargs: Tree) -> dict[str, np.ndarray]:
         count = runner.num_samples // runner.thinning * runner.num_chains
     else:
         bound, count = bind(runner, args, kwargs, keys.secret_key()), runner.num_samples
-        run_charge(runner, (split := bound.split).num_rows)
+        run_charge(runner, runner.budget.account(), (split := bound.split).num_rows)
     sites = jax.eval_shape(split.constrain, split.latents, split.arguments.public)
     names = split.latents if isinstance(runner, SVI) else sites
     return {name: np.zeros((count, *sites[name].shape), sites[name].dtype) for name in names}

@@ -139,11 +139,11 @@ def _source(label: str, array: jax.Array) -> Source:
     return InMemory.source(np.asarray(array))
 
 
-_open: dict[OnDisk, "Reading"] = {}
+_open: dict[OnDisk, "TableReader"] = {}
 _lock = threading.Lock()
 
 
-class Reading:
+class TableReader:
     """Open tables of a placement, read by a thread of their own.
 
     - **placement** - the placement."""
@@ -208,7 +208,7 @@ def reading(placement: OnDisk) -> Iterator[None]:
     """Inside, the tables of a placement are open. Raises DataReadError for what could not be read, when it ends, too."""
     with _lock:
         try:
-            found = _open.get(placement) or Reading(placement)
+            found = _open.get(placement) or TableReader(placement)
         except Exception as error:
             raise DataReadError(_told(error)) from None
         _open[placement] = found
@@ -247,7 +247,7 @@ def _told(error: BaseException) -> str:
     )
 
 
-def _called(placement: OnDisk, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
+def _called(placement: OnDisk, act: Callable[[TableReader], dict[str, Array]]) -> dict[str, Array]:
     """Run a callback with the running program's reader or, outside a program, with one of its own."""
     found = _open.get(placement)
     if found is None:

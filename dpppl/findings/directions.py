@@ -11,15 +11,15 @@ that of the latent where all others are known."""
 _PART, _MOST_NAMED, _ROUNDING = 0.15, 6, 1e-13
 
 
-def together(names: Sequence[str], covariance: Array) -> tuple[str, ...]:
+def known_together(names: Sequence[str], covariance: Array) -> tuple[str, ...]:
     """Name the latents of a posterior covariance (d, d) that are known together and not one by one; none where each is known.
 
     Columns that add up to a constant leave the likelihood flat along one direction (Belsley, Kuh, Welsch 1980, chapter 3). Its
     latents are the large entries of the eigenvector for the smallest eigenvalue, which no unit of a column changes.
 
-    >>> together("abc", np.array([[1.0, -0.999, 0.0], [-0.999, 1.0, 0.0], [0.0, 0.0, 1.0]]))
+    >>> known_together("abc", np.array([[1.0, -0.999, 0.0], [-0.999, 1.0, 0.0], [0.0, 0.0, 1.0]]))
     ('a', 'b')
-    >>> together("abc", np.diag([1.0, 1e-9, 1e9]))
+    >>> known_together("abc", np.diag([1.0, 1e-9, 1e9]))
     ()"""
     sd = np.sqrt(np.diag(covariance))
     values, vectors = np.linalg.eigh(covariance / np.outer(sd, sd))

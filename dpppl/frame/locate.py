@@ -25,9 +25,9 @@ from dpppl.noise_aware.conclusion import looked
 from dpppl.noise_aware.curvature import unsaturated
 from dpppl.noise_aware.measured import Widths
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.randomness import keys
 from dpppl.row_statistics.coordinates import MOST_FULL, Prior
 from dpppl.row_statistics.matrices import positive_part, posterior_covariance, root_of
@@ -67,7 +67,7 @@ def first_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism,
     return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
 
 
-def scale_of(charge: Charge) -> float:
+def inverse_mu_of(charge: Charge) -> float:
     """1 / mu of the charge of a frame."""
     return float(charge.noise_multipliers[0] / plan_of().noise_multipliers(1.0)[0])
 
@@ -114,11 +114,13 @@ class Locator:
         """Make the accesses; the frame that they give."""
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
-        released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
+        released = Released(self.prior, self.is_normal, inverse_mu_of(self.charge), [])
         stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
-        fit = Verdict.from_releases(stage, stage.belief, self.prior, names, *of_units, sampled=1.0)  # sds without noise
+        fit = NoiseAwareVerdict.from_releases(
+            stage, stage.belief, self.prior, names, *of_units, sampled=1.0
+        )  # sds without noise
         fit = replace(fit, poisson=bound.poisson, widths=Widths())
         if set(sites) == set(bound.split.latents):
             shapes = {site: bound.split.latents[site].shape for site in sites}
@@ -138,7 +140,7 @@ class Locator:
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))), fit=fit)
 
 
-def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+def _normal(stage: RecipeOutcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
     """The posterior mean of a stage; the root of the covariance that goes with its curvature: no direction is worse than the
     prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count; the trace of the
     curvature where this covariance is white; and the latents whose scale noise hides, (d,).
@@ -164,15 +166,15 @@ def _normal(stage: Outcome, prior: Prior) -> tuple[np.ndarray, np.ndarray, float
 
 
 def locator(
-    model: Function, split: SplitModel, rows: Tree, public: Tree, key: jax.Array, charge: Charge, unit: Unit
+    key: jax.Array, model: Function, split: SplitModel, rows: Tree, public: Tree, charge: Charge, unit: Unit
 ) -> Locator:
     """The accesses of a frame for a model that was split for its arguments, proved; looks at no data, charges nothing.
 
     Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
 
-    - **rows**, **public** - the arrays among the arguments.
-    - **key**, **unit** - of the run; **charge** - see `frame_charge`."""
-    size, scale = sum(latent.size for latent in split.latents.values()), scale_of(charge)
+    - **key**, **unit** - of the run; **charge** - see `frame_charge`.
+    - **rows**, **public** - the arrays among the arguments."""
+    size, scale = sum(latent.size for latent in split.latents.values()), inverse_mu_of(charge)
     if size > MOST_LATENTS:
         raise ConfigurationError(f"frame=True needs a model of at most {MOST_LATENTS} latents: leave it out.")
     max_rows = unit.max_rows if unit.ids else None
@@ -194,10 +196,10 @@ def locator(
     )  # fmt: skip
 
 
-def locator_or_none(is_asked: bool, *arguments: Tree) -> Locator | None:
-    """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
+def locator_or_none(is_asked: bool, key: jax.Array, *rest: Tree) -> Locator | None:
+    """`locator(key, *rest)`; None for a model that has no frame, unless the user asked for one."""
     try:
-        return locator(*arguments)
+        return locator(key, *rest)
     except (ConfigurationError, UnsupportedModelError):
         if is_asked:
             raise
@@ -225,8 +227,8 @@ def locate(
 ) -> Iterator[tuple[Session, Located]]:  # fmt: skip
     """Open the session of a run and make its first accesses, each charged before; yield the session and what they found.
 
-    The budget must pay for these and for the steps, and all programs are proved, before anything is charged. The session's last
-    charges are the steps'. Only norm and metric depend on what is found, the cost does not.
+    All programs are proved before anything is charged. The session's last charges are the steps'. Only norm and metric depend on
+    what is found, the cost does not.
 
     - **plan** - the run's steps, at any norm and without a metric.
     - **histogram_in** - the histogram of norms in a metric, or without one, which is what is proved beforehand.
@@ -234,7 +236,6 @@ def locate(
     histogram, rows, public = histogram_in(None), plan.rows, plan.public
     frame, of_frame = ([], {}) if locator is None else ([locator.charge], locator.programs)
     charges = [*frame, histogram.charge, *plan.charges]
-    budget.admit(charges, run.run_id)
     prove(plan.method.mapped_chunk, plan.arguments, rows=1)
     program, arguments = histogram.program(run.key, rows, public)
     digest = ",".join(each.digest for each in (program, *of_frame.values()))

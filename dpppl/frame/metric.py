@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.findings.counted_rows import of_information
-from dpppl.findings.directions import add_up, together
+from dpppl.findings.directions import add_up, known_together
 from dpppl.findings.verdict import Finding, Found, Level, care, note
-from dpppl.noise_aware.verdict import MOST_MOVED, Verdict, against, misfit
+from dpppl.noise_aware.verdict import MOST_MOVED, NoiseAwareVerdict, against, misfit
 from dpppl.types import Numbers, Tree
 from dpppl.validation import element_name
 
@@ -44,7 +44,7 @@ class Metric:
     information: float | None = None
     informed: float = 1.0
     cut: float = 0.0
-    fit: Verdict | None = None
+    fit: NoiseAwareVerdict | None = None
     unknown: Array | None = None
 
     @cached_property
@@ -72,7 +72,7 @@ class Metric:
         """Findings on a run that clips scores in these coordinates: how much of the information it holds, how far the model's
         misfit, as ranks of responses showed it to the frame, moves estimates, and latents that are known only together."""
         names = [element_name(site, i) for site, shape in self.shapes.items() for i in np.ndindex(*shape)]
-        known = add_up(together(names, self.covariance))
+        known = add_up(known_together(names, self.covariance))
         return (*self._moved(), *of_information(self.informed), *([note(known)] if known else []))
 
     def _moved(self) -> Found:

@@ -39,10 +39,10 @@ class Variable(NamedTuple):
     kind: str
     name: int
     length: int | None = None
-    indices: tuple["Number", ...] = ()
+    indices: tuple["Integer", ...] = ()
 
 
-class Number(NamedTuple):
+class Integer(NamedTuple):
     """An integer modulo 2**32, which is what `fold_in` reads.
 
     - **offset**, **terms** - their sum: a constant, and variables, sorted and unique."""
@@ -50,13 +50,13 @@ class Number(NamedTuple):
     offset: int
     terms: tuple[Variable, ...] = ()
 
-    def plus(self, other: "Number") -> "Number":
+    def plus(self, other: "Integer") -> "Integer":
         """self + other."""
-        return Number(self.offset + other.offset, tuple(sorted(self.terms + other.terms)))
+        return Integer(self.offset + other.offset, tuple(sorted(self.terms + other.terms)))
 
-    def renamed(self, names: "Names") -> "Number | None":
+    def renamed(self, names: "Names") -> "Integer | None":
         """Substitute variables."""
-        result = Number(self.offset)
+        result = Integer(self.offset)
         for variable in self.terms:
             indices = [known for index in variable.indices if (known := index.renamed(names)) is not None]
             other = names.get(variable, number_of(variable._replace(indices=tuple(indices))))
@@ -66,7 +66,7 @@ class Number(NamedTuple):
         return result
 
 
-Names = Mapping[Variable, Number | None]
+Names = Mapping[Variable, Integer | None]
 """Replacements for variables in another context; None: unknown. Others stay as they are."""
 
 
@@ -80,12 +80,12 @@ def axis(k: int) -> Variable:
     return Variable("axis", k)
 
 
-def number_of(variable: Variable, offset: int = 0) -> Number:
+def number_of(variable: Variable, offset: int = 0) -> Integer:
     """variable + offset."""
-    return Number(offset, (variable,))
+    return Integer(offset, (variable,))
 
 
-def unknown(rank: int) -> Number:
+def unknown(rank: int) -> Integer:
     """New unknown integers, in an array with this number of axes."""
     return number_of(Variable("unknown", next(_names), None, tuple(number_of(axis(k)) for k in range(rank))))
 
@@ -96,7 +96,7 @@ class Step(NamedTuple):
     - **how**, **child** - ("fold",), ("split", number of children) or ("element", axis); and the number of the child."""
 
     how: tuple[Hashable, ...]
-    child: Number
+    child: Integer
 
 
 class Key(NamedTuple):
@@ -125,7 +125,7 @@ class Value(NamedTuple):
 
     data: Data = Data.PUBLIC
     key: Key | None = None
-    number: Number | None = None
+    number: Integer | None = None
     trail: Trail | None = None
 
     @property
@@ -165,7 +165,7 @@ class Use(NamedTuple):
     key: Key
     equation: Equation
     variables: frozenset[Variable]
-    step: Number | None = None
+    step: Integer | None = None
     streams: tuple[int, ...] = ()
 
     def paths(self) -> list[tuple[Step, ...]]:
@@ -173,7 +173,7 @@ class Use(NamedTuple):
         if self.step is None:
             return [self.key.path]
         last = Step(("fold",), self.step)
-        return [(*self.key.path, Step(("fold",), Number(stream)), last) for stream in self.streams]
+        return [(*self.key.path, Step(("fold",), Integer(stream)), last) for stream in self.streams]
 
 
 def conflicts(uses: Sequence[Use]) -> Iterator[tuple[Use, Use]]:

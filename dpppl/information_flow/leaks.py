@@ -28,7 +28,7 @@ class Trail(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Leak:
     """A way by which something private could leave.
 
     - **kind**, **what**, **trail** - one or two words; a sentence; the equations on the way."""
@@ -38,7 +38,7 @@ class Finding:
     trail: Trail | None = None
 
 
-def leak(*findings: Finding) -> PrivacyLeakError:
+def leak(*findings: Leak) -> PrivacyLeakError:
     """The error, which says the first findings, a line each."""
     shown = [f"{finding.what}.{_path(finding.trail)}" for finding in findings[:5]]
     if len(findings) > 5:

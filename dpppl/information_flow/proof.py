@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.lattice import Data, Value, conflicts, unknown
-from dpppl.information_flow.leaks import CURE, Finding, Trail, describe, leak, user_line
+from dpppl.information_flow.leaks import CURE, Leak, Trail, describe, leak, user_line
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
@@ -119,7 +119,7 @@ def verify(
         inputs = _inputs(function, example_args, example_kwargs)
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
     if captured and public_constants is not True:
-        raise leak(Finding("constant", f"{captured} captured arrays may hold private values: pass them as arguments"))
+        raise leak(Leak("constant", f"{captured} captured arrays may hold private values: pass them as arguments"))
     wanted = (private,) if isinstance(private, int | str) else tuple(private)
     if not all(any(one in known for _, known in inputs) for one in wanted):
         arrays = ", ".join(f"'{name}'" for name, _ in inputs)
@@ -233,7 +233,7 @@ def _trace(function: Function, args: tuple[Tree, ...], kwargs: dict[str, Tree]) 
             raise
         what = f"a derivative is taken through the door: {user_line(error)}"
         kind, cure = "derivative", "It would be a second access that nobody charges"
-    raise leak(Finding(kind, f"{what}. {cure}")) from None
+    raise leak(Leak(kind, f"{what}. {cure}")) from None
 
 
 def _inputs(function: Function, args: Tree, kwargs: Tree) -> list[Tree]:

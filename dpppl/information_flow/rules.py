@@ -18,8 +18,8 @@ from jax.extend.core import Primitive, primitives
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
-from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
-from dpppl.information_flow.leaks import Finding, Trail, leak
+from dpppl.information_flow.lattice import LOST, Integer, Key, Step, Value, axis, number_of
+from dpppl.information_flow.leaks import Leak, Trail, leak
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
 from dpppl.types import Equation, Function, Traced, Tree
@@ -151,7 +151,7 @@ def check_row_program(program: Traced) -> None:
     for equation in jaxprs.equations(program):
         if (problem := problem_with(equation)) is not None:
             what = f"the likelihood of a row calls {equation.primitive.name}{problem[1]}"
-            raise leak(Finding(problem[0], what, Trail(equation)))
+            raise leak(Leak(problem[0], what, Trail(equation)))
 
 
 def problem_with(equation: Equation) -> tuple[str, str] | None:
@@ -182,9 +182,9 @@ def is_followed(aval: object) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits >= 32
 
 
-def constant(value: Tree) -> Number | None:
+def constant(value: Tree) -> Integer | None:
     """A number that stands in the program."""
-    return Number(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
+    return Integer(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
 
 
 def given_key(root: Hashable, aval: Tree) -> Key | None:
@@ -193,14 +193,14 @@ def given_key(root: Hashable, aval: Tree) -> Key | None:
     return Key(root, tuple(elements)) if is_key(aval) else None
 
 
-def followed(equation: Equation, inputs: Sequence[Value]) -> Sequence[tuple[Number | None, Key | None]]:
+def followed(equation: Equation, inputs: Sequence[Value]) -> Sequence[tuple[Integer | None, Key | None]]:
     """The number and the key in each output, as far as they are known."""
     out: Tree = next((v.aval for v in equation.outvars), None)
     parameters, shapes = equation.params, [v.aval.shape for v in equation.invars]
     first = inputs[0] if inputs else Value()
     lost = [(None, LOST)] * len(equation.outvars)
 
-    def part(*replaced: dict[Tree, Number]) -> Sequence[tuple[Number | None, Key | None]]:
+    def part(*replaced: dict[Tree, Integer]) -> Sequence[tuple[Integer | None, Key | None]]:
         return [(value.number, value.key) for value in map(first.renamed, replaced)]
 
     match _FOLLOWED.get(equation.primitive):
@@ -208,15 +208,15 @@ def followed(equation: Equation, inputs: Sequence[Value]) -> Sequence[tuple[Numb
             if set(parameters["strides"] or ()) - {1}:
                 return lost
             starts = enumerate(parameters["start_indices"])
-            return part({axis(k): Number(n) if out.shape[k] == 1 else number_of(axis(k), n) for k, n in starts})
+            return part({axis(k): Integer(n) if out.shape[k] == 1 else number_of(axis(k), n) for k, n in starts})
         case "squeeze":  # without axes of length 1
             gone = parameters["dimensions"]
             left = enumerate(k for k in range(len(shapes[0])) if k not in gone)
-            return part({axis(k): Number(0) for k in gone} | {axis(k): number_of(axis(n)) for n, k in left})
+            return part({axis(k): Integer(0) for k in gone} | {axis(k): number_of(axis(n)) for n, k in left})
         case "unstack":  # the elements along an axis, each an output: how newer JAX unpacks
             gone = parameters["axis"]
             moved = {axis(k): number_of(axis(k - (k > gone))) for k in range(len(shapes[0]))}
-            return part(*(moved | {axis(gone): Number(n)} for n in range(len(equation.outvars))))
+            return part(*(moved | {axis(gone): Integer(n)} for n in range(len(equation.outvars))))
         case "broadcast_in_dim":  # one number for all chains; one key would be a key twice
             return [(None if shapes[0] else first.number, LOST)]
         case "add" if first.number and (second := inputs[1].number) and not (first.number.terms and second.terms):

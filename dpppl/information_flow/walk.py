@@ -15,9 +15,9 @@ from dpppl import jaxprs
 from dpppl.information_flow.lattice import (
     LOST,
     Data,
+    Integer,
     Key,
     Names,
-    Number,
     Use,
     Value,
     Variable,
@@ -27,7 +27,7 @@ from dpppl.information_flow.lattice import (
     number_of,
     unknown,
 )  # fmt: skip
-from dpppl.information_flow.leaks import CURE, Finding, Trail, describe
+from dpppl.information_flow.leaks import CURE, Leak, Trail, describe
 from dpppl.information_flow.rules import (
     Kind,
     constant,
@@ -81,7 +81,7 @@ class Walk:
         self, doors: Mapping[Primitive, Callable[[Tree], Roles]], problem_with: Callable[[Equation], str | None]
     ) -> None:
         self.doors, self.problem_with = doors, problem_with
-        self.findings: list[Finding] = []
+        self.findings: list[Leak] = []
         self.uses: list[Use] = []
         self.constants: dict[int, object] = {}
         self.variables: frozenset[Variable] = frozenset()
@@ -96,7 +96,7 @@ class Walk:
     def find(self, kind: str, what: str, trail: Trail | None = None) -> None:
         """Note a finding, once."""
         if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
-            self.findings.append(Finding(kind, what, trail))
+            self.findings.append(Leak(kind, what, trail))
 
     def programs(self, equation: Equation) -> list[Tree]:
         """The programs in an equation, also that of a row."""
@@ -244,7 +244,7 @@ class Walk:
             return self.program(equation.params["jaxpr"], [*inputs[:num_consts], *state, *slices])
 
         state, stacked = self.follow(equation, iteration, inputs[num_consts:end], run)
-        return [*(value.renamed({iteration: Number(length)}) for value in state), *(value.lost() for value in stacked)]
+        return [*(value.renamed({iteration: Integer(length)}) for value in state), *(value.lost() for value in stacked)]
 
     def while_loop(self, equation: Equation, inputs: list[Value]) -> list[Value]:
         """`lax.while_loop`, and `lax.fori_loop` where the number of iterations is not known: then numbers are counted."""
@@ -290,7 +290,7 @@ class Walk:
                     pairs = zip(numbers, (value.number for value in outputs))
                     moves = [b.offset - a.offset if a and b and a.terms == b.terms else None for a, b in pairs]
                     ends = iteration.length is not None and (counting is None or moves[counting] == 1)
-                    added: dict[int | None, Number] = {0: Number(0)}
+                    added: dict[int | None, Integer] = {0: Integer(0)}
                     added |= {1: number_of(iteration)} if ends else {}
                     starts = zip((value.number for value in carry), (added.get(move) for move in moves))
                     numbers = [start and more and start.plus(more) for start, more in starts]

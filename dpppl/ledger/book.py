@@ -16,7 +16,7 @@ from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.errors import ConfigurationError, LedgerError
 from dpppl.ledger import store
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
-from dpppl.ledger.store import Position, Record, Session
+from dpppl.ledger.store import LockedFile, Position, Record
 
 VERSION = 2
 """Of files; those of version 1 had no head until this one wrote to them."""
@@ -26,7 +26,7 @@ Events = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
+class RunningProcess:
     """A process. Its start time and its machine's boot distinguish it from later processes of the same number.
 
     - **host** - the machine's name; not compared.
@@ -42,13 +42,15 @@ class Owner:
     started: str
 
 
-def this_process() -> Owner:
+def this_process() -> RunningProcess:
     """The calling process; after a fork, the child."""
     pid = os.getpid()
-    return Owner(host=socket.gethostname(), boot=_boot(), namespace=_namespace(), pid=pid, started=_stat(pid)[1])
+    return RunningProcess(
+        host=socket.gethostname(), boot=_boot(), namespace=_namespace(), pid=pid, started=_stat(pid)[1]
+    )
 
 
-def is_gone(owner: Owner) -> bool:
+def is_gone(owner: RunningProcess) -> bool:
     """Whether the process has surely ended: False for other machines and other containers, of which we see nothing."""
     here = this_process()
     if not here.boot or owner.boot != here.boot:
@@ -95,7 +97,7 @@ def _namespace() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunEntry:
     """One run's entries in the file.
 
     - **rule** - the filter that counts costs.
@@ -109,7 +111,7 @@ class Run:
     rule: PrivacyFilter
     what: str
     status: str
-    owner: Owner | None
+    owner: RunningProcess | None
     reserved: Events
     charged: Events = ()
     steps: range = range(0)
@@ -119,7 +121,7 @@ class Run:
     def reserved_cost(self) -> Costs:
         return self.rule.cost(self.reserved)
 
-    def after_charge(self, events: Events, steps: range) -> Run:
+    def after_charge(self, events: Events, steps: range) -> RunEntry:
         """The record with these charges. A charge is never taken back: the larger of both counts holds."""
         cost = self.rule.cost(events)
         charged = self.charged if np.all(cost <= self.charged_cost) else events
@@ -147,19 +149,19 @@ class Book:
 
     header: Record
     rule: PrivacyFilter
-    runs: Mapping[str, Run]
+    runs: Mapping[str, RunEntry]
     position: Position
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> RunEntry:
         if run_id not in self.runs:
             raise ConfigurationError(f"there is no run {run_id!r} in this ledger: reserve it first.")
         return self.runs[run_id]
 
-    def read(self, session: Session, path: str) -> Book:
+    def read(self, locked: LockedFile, path: str) -> Book:
         """With what is new in the file."""
         if self.header["version"] > 1:
-            store.check_head(path, session)
-        return self.after(session.new, session.position)
+            store.check_head(path, locked)
+        return self.after(locked.new, locked.position)
 
     def after(self, records: Iterable[Record], position: Position) -> Book:
         """With what these records say."""
@@ -170,9 +172,9 @@ class Book:
                 plan = {
                     "what": record["what"],
                     "reserved": events_of_json(record["events"]),
-                    "owner": Owner(**record["owner"]),
+                    "owner": RunningProcess(**record["owner"]),
                 }
-                run = runs.get(run_id) or Run(rule=self.rule, status="", charged_cost=self.rule.nothing, **plan)
+                run = runs.get(run_id) or RunEntry(rule=self.rule, status="", charged_cost=self.rule.nothing, **plan)
                 runs[run_id] = replace(run, status="running", **plan)
             elif kind == "charge":
                 steps = range(record["first"], record["first"] + record["count"])
@@ -220,17 +222,17 @@ class Book:
 
 
 def open_book(path: str) -> Book:
-    with store.opened(path, Position(), write=False) as session:
-        if not session.new or session.new[0].get("kind") != "ledger":
+    with store.opened(path, Position(), write=False) as locked:
+        if not locked.new or locked.new[0].get("kind") != "ledger":
             raise LedgerError(f"{path} is not a ledger.")
-        header = session.new[0]
+        header = locked.new[0]
         if header["version"] not in range(1, VERSION + 1):
             raise LedgerError(f"{path} is a ledger of version {header['version']}; this dpppl reads up to {VERSION}.")
         fields = {field.name: header[field.name] for field in dataclasses.fields(PrivacyFilter)}
         rule = PrivacyFilter(**{**fields, "orders": tuple((alpha, share) for alpha, share in fields["orders"])})
         book = Book(header=header, rule=rule, runs={}, position=Position())
-        session.new.pop(0)
-        return book.read(session, path)
+        locked.new.pop(0)
+        return book.read(locked, path)
 
 
 def number(events: Events) -> int:

@@ -17,7 +17,7 @@ from dpppl.ledger import store
 from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book, this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
 from dpppl.ledger.report import CombinedRisk, LedgerReport, combined_risk, epsilon_of_plan, report_of
-from dpppl.ledger.store import Session
+from dpppl.ledger.store import LockedFile
 from dpppl.validation import checked, checked_fields
 
 _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few values may move in the cost of part of a run
@@ -144,9 +144,9 @@ class PrivacyLedger:
             raise ConfigurationError("a run has a name, run_id, and what it is: strings.")
         planned = _accesses(events)
         needed = self._book.rule.cost(planned)
-        with self._opened(write=True) as session:
+        with self._opened(write=True) as locked:
             for gone in [k for k, run in self._book.runs.items() if run.gone]:
-                self._add(session, "release", gone, status=PROCESS_GONE)
+                self._add(locked, "release", gone, status=PROCESS_GONE)
             run = self._book.runs.get(run_id)
             if run is not None and run.owner is not None:
                 raise ConfigurationError(
@@ -156,7 +156,7 @@ class PrivacyLedger:
             needed = needed if run is None else np.maximum(needed, run.charged_cost)
             self._admit(self._book, run_id, needed, "run", planned)
             owner = dataclasses.asdict(this_process())
-            self._add(session, "reserve", run_id, what=what, events=as_json(planned), owner=owner)
+            self._add(locked, "reserve", run_id, what=what, events=as_json(planned), owner=owner)
 
     @checked
     def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
@@ -175,7 +175,7 @@ class PrivacyLedger:
                 "charge(run_id, events, first, count): steps are numbered from 0; count is at least 1."
             )
         cost = self._book.rule.cost(asked)
-        with self._opened(write=True) as session:
+        with self._opened(write=True) as locked:
             run = self._book.run(run_id)
             if run.owner is None:
                 raise ConfigurationError(f"run {run_id!r} holds no reservation ({run.status}): reserve again to go on.")
@@ -196,7 +196,7 @@ class PrivacyLedger:
                     "or costs more: reserve the whole run. Nothing was charged."
                 )
             self._admit(self._book, run_id, np.maximum(run.taken, cost), "charge", asked)
-            self._add(session, "charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
+            self._add(locked, "charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
 
     @checked
     def release(self, run_id: str, status: str = "released") -> None:
@@ -206,9 +206,9 @@ class PrivacyLedger:
         - **status** - a word for the report.
 
         Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then."""
-        with self._opened(write=True) as session:
+        with self._opened(write=True) as locked:
             if self._book.run(run_id).owner is not None:
-                self._add(session, "release", run_id, status=status)
+                self._add(locked, "release", run_id, status=status)
 
     @checked
     def admits(self, events: Sequence[GaussianEvent]) -> bool:
@@ -293,21 +293,21 @@ class PrivacyLedger:
         )
 
     @contextlib.contextmanager
-    def _opened(self, *, write: bool) -> Iterator[Session]:
+    def _opened(self, *, write: bool) -> Iterator[LockedFile]:
         """The locked file. `_book` is what it says, until the lock is given up."""
         book = self._book
-        with store.opened(self._path, book.position, write=write) as session:
-            self._book = book.read(session, self._path)
-            yield session
+        with store.opened(self._path, book.position, write=write) as locked:
+            self._book = book.read(locked, self._path)
+            yield locked
 
     def _read(self) -> Book:
         with self._opened(write=False):
             return self._book
 
-    def _add(self, session: Session, kind: str, run_id: str, **fields: object) -> None:
+    def _add(self, locked: LockedFile, kind: str, run_id: str, **fields: object) -> None:
         record = {"kind": kind, "time": _now(), "run": run_id, **fields}
-        session.append(record)
-        self._book = self._book.after([record], session.position)
+        locked.append(record)
+        self._book = self._book.after([record], locked.position)
 
 
 def _accesses(events: Sequence[GaussianEvent]) -> Events:

@@ -11,6 +11,7 @@ from dpppl import accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.accounting.relations import relation_of
 from dpppl.ledger.book import Book, Events, number
+from dpppl.output import aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,6 @@ class LedgerReport:
     def __str__(self) -> str:
         head = ("run", "what", "steps", "epsilon", "status")
         rows = [head, *(_row(run) for run in self.runs)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = [
             f"Privacy ledger {'' if self.name is None else repr(self.name) + ' '}at {self.path}, since {self.created}",
             f"  budget     epsilon {self.epsilon:g} at delta {self.delta:g}, {self._relation}",
@@ -129,7 +129,7 @@ class LedgerReport:
             f"  spent      epsilon {self.spent:.4g}; {100 * self.used:.3g} % of the budget is used or reserved",
             f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone{self._squares}",
             f"  attacker   {self.combined_risk}",
-            *("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows),
+            *(f"  {line}" for line in aligned(rows)),
             self.statement,
         ]
         return "\n".join(lines)

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpppl.errors import ConfigurationError, LedgerError
+from dpppl.output import replace_file
 
 Record = dict[str, Any]
-_DIGITS, _DRAFT = 16, ".draft"
+_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Position:
     check: str = ""
 
 
-class Session:
+class LockedFile:
     """The file under its lock.
 
     - **path**, **descriptor**, **start** - of the file, open, and what was read before.
@@ -70,8 +71,6 @@ class Session:
         except OSError as error:
             with contextlib.suppress(OSError):  # cutting takes no room; a line that stays counts, and no access follows
                 os.ftruncate(self._descriptor, self.position.offset)
-            with contextlib.suppress(OSError):
-                os.remove(self._head + _DRAFT)
             raise LedgerError(
                 f"the ledger at {self._path} cannot be written ({_reason(error)}), and nothing looks at data that it does not "
                 "count: nothing was admitted or charged. Make room, or let this user write there, and run again."
@@ -114,7 +113,7 @@ def create(path: str, first: Record) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(draft, descriptor, Position()).append(first)
+        LockedFile(draft, descriptor, Position()).append(first)
         os.link(draft, path)
     except FileExistsError:  # another process made it just now
         return
@@ -131,7 +130,7 @@ def create(path: str, first: Record) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
+def opened(path: str, start: Position, *, write: bool) -> Iterator[LockedFile]:
     """The file with what stands in it after `start`: under a lock of this call's own to write, shared to read.
 
     Each call opens the file anew, so that threads exclude each other like processes, and forks inherit nothing."""
@@ -139,8 +138,8 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
 
     if os.path.isdir(path):
         raise LedgerError(f"{path} is a folder; give the path of the ledger's file.")
-    session = None
-    while session is None:
+    locked = None
+    while locked is None:
         try:
             descriptor = os.open(path, os.O_RDWR if write else os.O_RDONLY)
         except FileNotFoundError:
@@ -153,14 +152,14 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
                 if _stands_at(path, descriptor):
-                    session = Session(path, descriptor, start)
+                    locked = LockedFile(path, descriptor, start)
             except OSError as error:
                 raise LedgerError(
                     f"the ledger at {path} cannot be locked or read ({_reason(error)}): nothing was admitted or charged. Put it "
                     "on a local disk that this user may read, with its head, and run again."
                 ) from None
-            if session is not None:
-                yield session
+            if locked is not None:
+                yield locked
         finally:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
@@ -191,14 +190,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 
 def _replace(path: str, data: bytes) -> None:
     """Put a file in the place of the one at `path`, complete and on the disk."""
-    draft = path + _DRAFT
-    descriptor = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
-    try:
-        _write(descriptor, data, 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(draft, path)
+    replace_file(path, path + ".draft", lambda file: file.write(data))
 
 
 def _agrees_with_head(path: str, start: int, checks: list[str]) -> bool:
@@ -227,9 +219,9 @@ def _cure(path: str) -> str:
     )
 
 
-def check_head(path: str, session: Session) -> None:
+def check_head(path: str, locked: LockedFile) -> None:
     """Raise LedgerError where the head is missing of a file that has had one."""
-    if not session.has_head and session.position.lines > 2:  # the second line's head may have been cut off by a crash
+    if not locked.has_head and locked.position.lines > 2:  # the second line's head may have been cut off by a crash
         raise LedgerError(
             f"{head_of(path)} is missing, without which nobody sees whether the end of {path} was cut off. {_cure(path)}"
         )

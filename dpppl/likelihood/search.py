@@ -16,7 +16,7 @@ from dpppl.model.supports import first_values
 from dpppl.types import Tree
 
 
-class Search:
+class CoordinateSearch:
     """Finds deterministic sites that can be coordinates: computed from latents and Public arrays alone, outside of the data
     plate, and jointly taking every real value as the latents vary. Looks at no private data.
 

@@ -10,6 +10,7 @@ from numpyro.util import nested_attrgetter
 
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bound import BoundKernel
+from dpppl.mcmc.dynamics import Dynamics
 from dpppl.randomness import keys
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
@@ -65,6 +66,11 @@ class Call:
         """Steps of each chain."""
         return self.discarded + self.num_collected * self.thinning
 
+    def charges(self, kernel: Dynamics) -> list[Charge]:
+        """The cost of each group of chains that run in one program."""
+        groups, chains = (1, self.num_chains) if self.together else (self.num_chains, 1)
+        return [kernel.charge(self.first, self.num_steps, chains)] * groups
+
     def method(self, step: Function, fields: tuple[str, ...], mapping: object) -> Method:
         """The driver's `Method`, for `step(state, rows, public)`, which returns the next state, of which it keeps `fields`."""
         return Method(
@@ -106,12 +112,6 @@ class Chains:
         """The first state of one chain."""
         return unstack(self.states)[0] if self.call.num_chains > 1 else self.states
 
-    @property
-    def charges(self) -> list[Charge]:
-        """The cost of each group."""
-        chains = self.call.num_chains if self.call.together else 1
-        return [self.bound.kernel.charge(self.call.first, self.call.num_steps, chains)] * len(self.groups)
-
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """Fields of the state that are collected: those of the call, and those that verdicts are made of."""
@@ -124,10 +124,11 @@ class Chains:
         """The driver's plan for these chains; `warmup`: steps that the progress bar calls warmup."""
         call, how, mapping = self.call, self.call.chain_method, None
         if len(self.groups) == 1 and call.num_chains > 1:
-            mapping = placing.together(how if callable(how) else _MAPPINGS[how], call.rows)
+            mapping = placing.mapping_on(how if callable(how) else _MAPPINGS[how], call.rows)
         return RunPlan(
             method=call.method(self.bound.step, self.fields, mapping), chain_groups=self.groups, rows=call.rows,
-            public=call.public, charges=self.charges, what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
+            public=call.public, charges=call.charges(self.bound.kernel),
+            what=type(self.bound.kernel).__name__, notes=self.bound.split.notes,
             print_cost=print_cost, progress_bar=progress_bar,
             settings=(call.first, call.discarded, call.num_collected, call.thinning),
             describe=lambda done: "warmup" if done <= warmup else "sample",

@@ -10,10 +10,10 @@ from dpppl.access.clipping import Centred
 from dpppl.findings.counted_rows import BIASED
 from dpppl.frame.locate import frame_line
 from dpppl.mcmc.dynamics import Dynamics
-from dpppl.mcmc.measured import Measured
+from dpppl.mcmc.measured import MeasuredChains
 from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
-from dpppl.runs.private_runner import Facts, Inputs
+from dpppl.runs.private_runner import Inputs, ReportFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class ChainDetails:
     preconditioned: bool
     stability: float | None = None
     failed_chains: tuple[int, ...] = ()
-    measured: Measured | None = None
+    measured: MeasuredChains | None = None
     norm_is_chosen: bool = False
     frame: str | None = None
 
@@ -112,8 +112,8 @@ def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.n
 
 def chain_facts(
     kernel: Dynamics, charges: Sequence[Charge], num_chains: int, inputs: Inputs, failed_chains: tuple[int, ...] = (),
-    measured: Measured | None = None,
-) -> Facts:  # fmt: skip
+    measured: MeasuredChains | None = None,
+) -> ReportFacts:  # fmt: skip
     """The report's lines about charged steps of chains. Raises ConfigurationError if the sampler cannot stand the noise."""
     longest = measured.step_size if measured is not None and kernel.searches else math.inf
     run = [charge for charge in charges if charge.num_steps and charge.is_steps]
@@ -137,4 +137,4 @@ def chain_facts(
         norm_is_chosen=any(charge.is_query for charge in charges),
     )  # fmt: skip
     mechanism = MechanismFacts.of(kernel.mechanism, inputs.num_rows)
-    return Facts(type(kernel).__name__, mechanism, details, inputs)
+    return ReportFacts(type(kernel).__name__, mechanism, details, inputs)

@@ -13,7 +13,7 @@ import numpy as np
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.frame.metric import Metric
-from dpppl.mcmc.step_search import Search
+from dpppl.mcmc.step_search import StepSearch
 from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
@@ -36,7 +36,7 @@ class ChainState(NamedTuple):
     i: jax.Array
     z: BySite
     midpoint: BySite
-    search: Search | None
+    search: StepSearch | None
     clipped: jax.Array | None
     own: Tree
     rng_key: jax.Array | None
@@ -224,7 +224,7 @@ class Dynamics(Fixed, ABC):
         cut = np.minimum(steps, longest)
         return cut, np.where(cut < steps, np.asarray(self.langevin_multiplier(cut), np.float64), multipliers)
 
-    def longest_steps(self, search: Search | None) -> np.ndarray:
+    def longest_steps(self, search: StepSearch | None) -> np.ndarray:
         """The longest step size of each chain after its search, infinity where there was none; (chains,)."""
         steepest = np.atleast_1d(0.0 if search is None else np.asarray(search.steepest, np.float64))
         with np.errstate(divide="ignore"):

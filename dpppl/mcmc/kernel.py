@@ -22,7 +22,7 @@ from dpppl.model.initialization import Strategy, checked_strategy
 from dpppl.model.units import public_values, split_in_units
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
-from dpppl.runs.budget import counted
+from dpppl.runs.budget import steps_of_state
 from dpppl.runs.private_runner import Inputs
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.subsampling.scheme import BATCH
@@ -185,7 +185,7 @@ class DPKernel(Dynamics, MCMCKernel):
         - **last_state** - `mcmc.last_state`.
         - **delta** - at which epsilon is reported."""
         counters = np.atleast_1d(np.asarray(last_state.i))
-        charges = [self.charge(0, counted(count)) for count in counters]
+        charges = [self.charge(0, steps_of_state(count)) for count in counters]
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, self.start)
         facts = chain_facts(self, charges, len(counters), Inputs.of(self._last_bound().split))

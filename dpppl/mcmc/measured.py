@@ -151,7 +151,7 @@ def _cosines(midpoints: Array, positions: Array, noise: Noise) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredChains:
     """Measurements of a run.
 
     - **step_size** - the largest step size after the search, smallest over chains.
@@ -217,7 +217,7 @@ class Measured:
 
 def measure(
     bound: BoundKernel, states: Tree, collected: BySite, first_kept: int, thinning: int
-) -> tuple[Measured, Arrival]:
+) -> tuple[MeasuredChains, Arrival]:
     """Measurements of a run, and which elements have arrived.
 
     - **collected** - fields of the states, leaves (chains, draws, ...), by name.
@@ -232,7 +232,7 @@ def measure(
     if sums is not None and draws > 1:
         counts, error = mean_counts(sums, thinning)
         clipped, counted = rows_of(counts, error, kernel.mechanism.clipping, bound.split.num_rows, bound.codes)
-    measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped, counted=counted)
+    measured = MeasuredChains(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped, counted=counted)
     if not draws:
         return measured, Arrival()
     positions = bound.coordinates(collected.get("z", collected["midpoint"]))
@@ -261,7 +261,7 @@ def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
 
 
 def excess_of(midpoints: BySite, positions: BySite, noise: Noise) -> dict[str, float]:
-    """`Measured.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
+    """`MeasuredChains.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
 
     With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws. The variance of fewer
     than 50 draws is too uncertain to use. So of the first 50, if there are ten, the power of moves in units of their noise is

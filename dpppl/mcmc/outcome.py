@@ -13,8 +13,8 @@ from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import Level, few, ranked, refused
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.measured import Arrival, Measured, measure
-from dpppl.mcmc.verdict import Reading, mixing, reading, refused_alone
+from dpppl.mcmc.measured import Arrival, MeasuredChains, measure
+from dpppl.mcmc.verdict import ChainVerdict, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.runs.driver import TRACING
@@ -23,7 +23,7 @@ from dpppl.validation import element_name, fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ChainOutcome:
     """The results of a run.
 
     - **last_state** - last states, a batch of them for several chains; without keys.
@@ -42,13 +42,13 @@ class Outcome:
     weights: np.ndarray
     sites: BySite
     prior: Callable[[], dict[str, np.ndarray]] | None
-    measured: tuple[Measured, Arrival] | None = None
+    measured: tuple[MeasuredChains, Arrival] | None = None
     labels: Labels = NO_LABELS
 
     @classmethod
     def of(
         cls, chains: Chains, last: Sequence[Tree], records: Sequence[Tree], constrain: Function
-    ) -> tuple["Outcome", BySite]:
+    ) -> tuple["ChainOutcome", BySite]:
         """Results from what the driver returns, without what is measured of them, and the records of all chains.
 
         - **last**, **records** - last states and records of each group of chains.
@@ -74,15 +74,15 @@ class Outcome:
         )  # fmt: skip
         return found, collected
 
-    def judged(self, chains: Chains, collected: BySite, counted: CountedRows | None = None) -> "Outcome":
-        """These results with what is measured of the records `collected`; `counted`: see `Measured`, where it is known."""
+    def judged(self, chains: Chains, collected: BySite, counted: CountedRows | None = None) -> "ChainOutcome":
+        """These results with what is measured of the records `collected`; `counted`: see `MeasuredChains`, where it is known."""
         first = chains.call.first + chains.call.discarded
         with TRACING:
             measured, arrival = measure(chains.bound, self.last_state, collected, first, chains.call.thinning)
         return replace(self, measured=(measured if counted is None else replace(measured, counted=counted), arrival))
 
     @property
-    def _measured(self) -> tuple[Measured, Arrival]:
+    def _measured(self) -> tuple[MeasuredChains, Arrival]:
         if self.measured is None:
             raise ConclusionError(
                 "the verdict of the last run could not be computed; get_samples(allow_unconverged=True) returns its samples."
@@ -90,7 +90,7 @@ class Outcome:
         return self.measured
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> ChainVerdict:
         """Which elements may be read."""
         assert self.prior is not None
         with TRACING:

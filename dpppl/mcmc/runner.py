@@ -24,16 +24,16 @@ from dpppl.mcmc.chains import Call, Chains, fields_to_collect
 from dpppl.mcmc.checks import checked_kernel, has_frame
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.outcome import Outcome, print_table
+from dpppl.mcmc.outcome import ChainOutcome, print_table
 from dpppl.mcmc.rehearsal import check_prior_stability
-from dpppl.mcmc.verdict import Reading
+from dpppl.mcmc.verdict import ChainVerdict
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Account, Charge
 from dpppl.runs.driver import TRACING, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
-from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
+from dpppl.runs.private_runner import PrivateRunner, ReportFacts, after_run
 from dpppl.runs.session import Run, Session
 from dpppl.subsampling.scheme import BATCH
 from dpppl.types import Foreign, Function, Tree
@@ -93,7 +93,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     (50,)
     """
 
-    _outcome: Outcome | None = None
+    _outcome: ChainOutcome | None = None
     _counted: CountedRows | None = None
     _warmed: Tree = None  # the state that `warmup` left
 
@@ -153,13 +153,15 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             return kernel
         if not kernel.is_matched:
             try:
-                budget.admit([kernel.charge(0, num_steps, num_chains)], share=1.0 - budget.reserve)
+                budget.account().admit([kernel.charge(0, num_steps, num_chains)], share=1.0 - budget.reserve)
             except BudgetExceededError:
                 pass
             else:
                 return kernel  # the sampler's own noise is enough
 
-        return kernel.with_noise(budget.calibrate(lambda noise: self._charges(kernel.with_noise(noise), frame)))
+        return kernel.with_noise(
+            budget.account().calibrate(lambda noise: self._charges(kernel.with_noise(noise), frame))
+        )
 
     def _charges(self, kernel: DPKernel, frame: bool) -> list[Charge]:
         """The cost of all steps of this kernel, last, and of the accesses before that its clipping norm comes from."""
@@ -185,7 +187,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         """Where a run that goes on from a state starts, if that is not where `warmup` did."""
         return None if resume is None or resume is self._warmed else Start.STATE
 
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         failed, found = ((), None) if self._outcome is None else (self._outcome.failed, self._outcome.measured)
         measured = None if found is None else found[0]
         return chain_facts(self.calibrated_kernel(), charges, self.num_chains, self._inputs, failed, measured)
@@ -228,7 +230,8 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
     ) -> None:  # fmt: skip
         """The phases of a run: bind the model; find frame and norm; prove, charge and run; judge."""
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
-        run, kernel = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel()
+        checkpoint, account = self._resumed()
+        run, kernel = Run.opened(rng_key, checkpoint), self.calibrated_kernel()
         args, kwargs = self.grouped(kernel.model, args, kwargs, run.key)
         with TRACING:
             bound = kernel.bind(args, kwargs)
@@ -247,17 +250,19 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
                 with self.budget.one_at_a_time:
                     kernel = self.calibrated_kernel()
                     if kernel.auto_norm:  # else an earlier run, or another thread, has chosen the norm
-                        opened, kernel, counted = self._located(held, run, bound, call)
+                        opened, kernel, counted = self._located(held, account, run, bound, call)
                         self._kernel = kernel
                 bound = replace(bound, kernel=kernel.counting() if counted is None else kernel)
             chains = Chains.starting(bound, run.key, call)
-            self.budget.admit(chains.charges, run.run_id)
+            account.admit(call.charges(bound.kernel))
             constrain, plan = self._constrain(chains), self._plan(chains, bound, bound.kernel.start, warmup)
-            ended, of_states = drive(run, plan, self.budget, partial(Outcome.of, chains, constrain=constrain), opened)
+            ended, of_states = drive(
+                run, plan, self.budget, partial(ChainOutcome.of, chains, constrain=constrain), opened
+            )
         self._conclude(chains, replace(ended, labels=self._names), of_states, counted)
 
     def _located(
-        self, held: ExitStack, run: Run, bound: BoundKernel, call: Call
+        self, held: ExitStack, account: Account, run: Run, bound: BoundKernel, call: Call
     ) -> tuple[Session, DPKernel, CountedRows]:
         """The session, `held` open, that has made the run's first accesses; kernel and counts of rows that these gave."""
         is_started = not (call.init_params is None and call.resume is None)
@@ -267,16 +272,19 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             )
         locator, kernel = None, self.calibrated_kernel()
         if self._has_frame and not is_started:
-            arguments = kernel.model, bound.split, call.rows, call.public, run.key
-            locator = locator_or_none(self.frame is True, *arguments, self._charges(kernel, True)[0], self.unit)
+            costs = self._charges(kernel, True)[0], self.unit
+            locator = locator_or_none(
+                self.frame is True, run.key, kernel.model, bound.split, call.rows, call.public, *costs
+            )
         if self._has_frame and locator is None:
             kernel = self._calibrated(False)
         chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
-        charge, _ = self._charges(kernel, False)
+        *first, _ = self._charges(kernel, locator is not None)
+        account.admit([*first, *call.charges(kernel)])
 
         def histogram_in(metric: Metric | None) -> Histogram:
             z, space = (chains.one.z, chains.bound) if metric is None else (metric.start, metric)
-            settings = call.public, charge, space, metric is not None, kernel.mechanism.marked
+            settings = call.public, first[-1], space, metric is not None, kernel.mechanism.marked
             return Histogram.starting(z, bound.split, *settings)
 
         plan = self._plan(chains, bound, kernel.start if locator is None else Start.FRAME)
@@ -301,7 +309,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             check_prior_stability(chains.bound, chains.one, call.public, call.num_steps)
             return proved(constrain, shapes, call.public, num_rows=split.num_rows)
 
-    def _conclude(self, chains: Chains, ended: Outcome, of_states: Tree, counted: CountedRows | None) -> None:
+    def _conclude(self, chains: Chains, ended: ChainOutcome, of_states: Tree, counted: CountedRows | None) -> None:
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", "get_samples(allow_unconverged=True) returns the samples"):
@@ -326,11 +334,11 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
 
     # Results of the last run
 
-    def _ended(self, method: str) -> Outcome:
+    def _ended(self, method: str) -> ChainOutcome:
         return after_run(self._outcome, method)
 
     @property
-    def verdict(self) -> Reading:
+    def verdict(self) -> ChainVerdict:
         """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
 
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",

@@ -22,7 +22,7 @@ _MEMORY, _TURN, _FIRST = 0.1, 0.06, 3
 _SDS, _REACH = 2.0, 0.5
 
 
-class Search(NamedTuple):
+class StepSearch(NamedTuple):
     """The state of the search, in the coordinates in which latents move.
 
     - **until** - the step at which it ends, 0 for none.
@@ -51,14 +51,14 @@ def steps_of(num_warmup: jax.Array) -> jax.Array:
     return jnp.where(steps < _MIN_STEPS, 0, steps)
 
 
-def no_search(position: BySite) -> Search:
+def no_search(position: BySite) -> StepSearch:
     """Before anything was measured."""
     zeros, ones = (jax.tree.map(like, position) for like in (jnp.zeros_like, jnp.ones_like))
     number, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.result_type(float))
-    return Search(number, number, zeros, ones, none, none)
+    return StepSearch(number, number, zeros, ones, none, none)
 
 
-def probe(search: Search, step: jax.Array, position: BySite, hidden: jax.Array) -> Tree:
+def probe(search: StepSearch, step: jax.Array, position: BySite, hidden: jax.Array) -> Tree:
     """Where step number `step` looks at the data: at `position`, or while it searches r / 2 from it along u, on the one
     side or the other."""
     side = jnp.where(step < search.until, jnp.where(step % 2 == 1, 0.5, -0.5), 0.0)
@@ -67,9 +67,9 @@ def probe(search: Search, step: jax.Array, position: BySite, hidden: jax.Array) 
 
 
 def after(
-    search: Search, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: jax.Array, hidden: jax.Array,
+    search: StepSearch, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: jax.Array, hidden: jax.Array,
     largest_step: Function, length_of: Function,
-) -> tuple[Search, Tree]:  # fmt: skip
+) -> tuple[StepSearch, Tree]:  # fmt: skip
     """The search and the position after one of its steps.
 
     - **position** - the position before, in the coordinates in which latents move.
@@ -98,13 +98,13 @@ def after(
     return jax.tree.map(lambda a, b: jnp.where(second, a, b), measured, first), moved
 
 
-def _direction(search: Search) -> Tree:
+def _direction(search: StepSearch) -> Tree:
     """u, of norm 1: along the running mean of H u."""
     norm = jnp.sqrt(_dot(search.product, search.product))
     return jax.tree.map(lambda x: x / jnp.maximum(norm, 1e-30), search.product)
 
 
-def _reach(search: Search, hidden: Scalar) -> jax.Array:
+def _reach(search: StepSearch, hidden: Scalar) -> jax.Array:
     """r: about two sds of a posterior of the curvature that is thought to be there."""
     curvature = jnp.where(search.count == 0, hidden, search.steepest)
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))

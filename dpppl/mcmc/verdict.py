@@ -9,7 +9,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from dpppl.findings.counted_rows import BIASED, IGNORED
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, found, note, refused, sites_with
-from dpppl.mcmc.measured import Arrival, Measured
+from dpppl.mcmc.measured import Arrival, MeasuredChains
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import BySite
 
@@ -26,12 +26,12 @@ RELAXED, RELAXED_MEAN = 12.0, 6.0
 Array = np.ndarray
 
 
-def of_rows(run: "Reading") -> Sequence[Finding]:
+def of_rows(run: "ChainVerdict") -> Sequence[Finding]:
     """The rows that do not inform the posterior."""
     return () if run.measured.counted is None else run.measured.counted.findings
 
 
-def of_elements(run: "Reading") -> Found:
+def of_elements(run: "ChainVerdict") -> Found:
     """A finding for each word that elements have, but for those of rows and of the norm."""
     norm = "" if run.measured.is_biased else " or a smaller clipping_norm"
     longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
@@ -58,7 +58,7 @@ def of_elements(run: "Reading") -> Found:
                 yield replace(finding, words=f"{word.removeprefix(f'{REFUSED}: ')}: {shown}", latent=sites)
 
 
-def of_data(run: "Reading") -> Found:
+def of_data(run: "ChainVerdict") -> Found:
     """How much the data informed the elements that have arrived, and the rows that were clipped."""
     counts = [(word, _count(run.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
     if from_data := ", ".join(f"{word} {shown}" for word, (shown, sites) in counts if sites):
@@ -75,7 +75,7 @@ def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reading(Verdict):
+class ChainVerdict(Verdict):
     """Which elements of a run's samples may be read.
 
     - **words** - by site, the verdict on each element, constrained.
@@ -85,7 +85,7 @@ class Reading(Verdict):
 
     words: dict[str, Array]
     learned: dict[str, Array]
-    measured: Measured
+    measured: MeasuredChains
     labels: Labels = NO_LABELS
 
     otherwise = "all elements have arrived"
@@ -99,13 +99,13 @@ class Reading(Verdict):
     def findings(self) -> list[Finding]:
         return self.by_label(found(self, of_rows, of_elements, of_data))
 
-    def of_sites(self, sites: Iterable[str]) -> "Reading":
+    def of_sites(self, sites: Iterable[str]) -> "ChainVerdict":
         """The verdict on the elements of some sites."""
         words, learned = ({site: own[site] for site in sites} for own in (self.words, self.learned))
         return replace(self, words=words, learned=learned)
 
 
-def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
+def reading(samples: BySite, measured: MeasuredChains, arrival: Arrival, prior: Mapping[str, Array]) -> ChainVerdict:
     """The verdict on each element of each site.
 
     "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held by
@@ -141,10 +141,10 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
         learned[site][~_has_arrived(words[site])] = ""
     shapes = {site: np.shape(value)[2:] for site, value in samples.items()}
     by_shape = lambda found: {site: value.reshape(shapes[site]) for site, value in found.items()}  # noqa: E731
-    return Reading(words=by_shape(words), learned=by_shape(learned), measured=measured)
+    return ChainVerdict(words=by_shape(words), learned=by_shape(learned), measured=measured)
 
 
-def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list[str]:
+def refused_alone(samples: BySite, measured: MeasuredChains, arrival: Arrival) -> list[str]:
     """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
 
     The part of `reading` that needs neither other elements nor the prior, and so takes a moment."""
@@ -153,7 +153,9 @@ def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list
     return [site for site, own in words.items() if not np.all(_has_arrived(own))]
 
 
-def _alone(site: str, value: Array, measured: Measured, arrival: Arrival, most: float = np.inf) -> tuple[Array, Array]:
+def _alone(
+    site: str, value: Array, measured: MeasuredChains, arrival: Arrival, most: float = np.inf
+) -> tuple[Array, Array]:
     """The verdict on each element by itself, without a look at other elements and at the prior, and its effective sample size,
     which is not computed of more than `most` elements."""
     shape = value.shape[2:]

@@ -29,7 +29,7 @@ _PRODUCTS = {"dot_general", "conv_general_dilated"}
 _LINEAR = REARRANGEMENTS - {"convert_element_type"} | {"slice", "rev", "concatenate", "stack", "pad", "split", "cumsum"}
 
 
-class Table(NamedTuple):
+class IndexedTable(NamedTuple):
     """A table of the model that is indexed by a row.
 
     - **sites** - the latents that it is made of.
@@ -57,7 +57,7 @@ class _Place(NamedTuple):
     makers: dict[Atom, Equation]
     choices: set[Atom]
     inside: tuple[Equation, ...]
-    tables: list[Table]
+    tables: list[IndexedTable]
     gathers: list[Equation]
 
     def run(self, program: Traced, operands: Sequence[_Seen], *inside: Equation) -> list[_Seen]:
@@ -82,7 +82,7 @@ class Followed(NamedTuple):
 
     value: jax.Array
     is_out: jax.Array | None
-    tables: tuple[Table, ...]
+    tables: tuple[IndexedTable, ...]
 
 
 def followed(function: Function, z: BySite, row: Tree, public: Tree) -> Followed:
@@ -311,7 +311,7 @@ def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Seq
     first = next(iter(place.inside), equation)  # JAX traces the inside of a call once for all callers
     outermost = jaxprs.source_of(first)
     if not outermost.startswith(_NUMPYRO) and not any(map(_searches, place.inside)):
-        place.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
+        place.tables.append(IndexedTable(sites, tuple(int(n) + 1 for n in lengths)))
 
 
 # How it goes on

@@ -17,7 +17,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.handlers import made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
 from dpppl.model.row_independence import known
-from dpppl.model.structure import Site, Trace, counted, is_observed, log_prob_of, log_weight, plates_of, unwrapped
+from dpppl.model.structure import Site, Trace, is_observed, log_prob_of, log_weight, plates_of, unmasked, unwrapped
 from dpppl.types import Distribution, Tree
 
 _NUM_ROWS = 16
@@ -107,7 +107,7 @@ def _in_use(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays, t
     """By the mask of a latent, where it has one; of others that stand for missing values by `_uses`."""
     found: Arrays = {}
     for name, _ in split.summed:
-        found[name] = jnp.all(counted(trace[name]["fn"])) if name in split.masked else jnp.ones((), bool)
+        found[name] = jnp.all(unmasked(trace[name]["fn"])) if name in split.masked else jnp.ones((), bool)
         if name in split.missing and name not in split.masked:
             values = given | {other: trace[other]["value"] for other, _ in split.summed}
             found[name] = _uses(split, name, z, row, public, values, trace)
@@ -121,7 +121,7 @@ def _uses(split: object, name: str, z: Arrays, row: Arrays, public: Arrays, give
     def has_new_nan(fn: Distribution, tainted: Distribution) -> jax.Array:  # which no mask takes out
         pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
         found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
-        return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(counted(fn))
+        return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(unmasked(fn))
 
     return jnp.any(jnp.stack([has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in _of_row(split, trace, [name])]))
 

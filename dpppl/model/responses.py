@@ -18,7 +18,7 @@ from dpppl.model.refusals import FLAT
 from dpppl.model.row_independence import known
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
+from dpppl.model.structure import Site, is_factor, is_masked, plates_of, unmasked, unwrapped
 from dpppl.types import Scalar, Tree
 
 NUM_DRAWS = 7  # with the real one they are eight, as many as a vector register holds: nine take three times as long
@@ -103,7 +103,7 @@ class Responses:
         if problem := why_not_own(
             lambda z, row, public: distributions(z, row, public)[0],
             lambda row, public: [
-                (s["name"], s["value"], counted(s["fn"]))
+                (s["name"], s["value"], unmasked(s["fn"]))
                 for s in supports.observed(split, z, row, public)
                 if not censoring.is_censored(s["fn"])
             ],
@@ -219,7 +219,7 @@ class Responses:
         """Whether a row has a missing value."""
         sites = supports.observed(self.split, z, row, public)
         in_use = missing.in_use(self.split, z, row, public)
-        masked = [~jnp.all(counted(site["fn"])) for site in sites]
+        masked = [~jnp.all(unmasked(site["fn"])) for site in sites]
         return jnp.any(jnp.stack([*masked, *(in_use[name] for name in self.missing)]))
 
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
@@ -249,8 +249,8 @@ class Responses:
         """Which entries of the values `given` no mask takes out where a row has these, by site; not of latents without a mask."""
         if not self.has_gaps:
             return dict.fromkeys(given, True)
-        trace, unmasked = missing.trace_of(self.split, z, row, public, given), {*self.missing} - {*self.split.masked}
-        return {name: counted(trace[name]["fn"]) for name in given if name not in unmasked}
+        trace, others = missing.trace_of(self.split, z, row, public, given), {*self.missing} - {*self.split.masked}
+        return {name: unmasked(trace[name]["fn"]) for name in given if name not in others}
 
     def draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         """One of a row's responses; with a `count`, of the last site so many."""

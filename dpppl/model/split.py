@@ -21,7 +21,7 @@ from dpppl.jaxprs import Dependence, abstract, is_rearranged, used_inputs
 from dpppl.model import censoring, handlers, missing, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes, zeros
 from dpppl.model.handlers import BindLatents, BindRows, Latent, Observe, made_up_value, trace_of
-from dpppl.model.indices import Table, followed
+from dpppl.model.indices import IndexedTable, followed
 from dpppl.model.public_values import captured
 from dpppl.model.refusals import MASK_CURE
 from dpppl.model.row_independence import check_coupling, check_dependence
@@ -114,9 +114,9 @@ class SplitModel:
         return followed(self._log_likelihood, z, row, public).is_out
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[IndexedTable, ...]:
         """Tables that rows index outside of NumPyro's densities."""
-        found: list[Table] = []
+        found: list[IndexedTable] = []
         explore = lambda *arguments: found.extend(followed(self._log_likelihood, *arguments).tables)  # noqa: E731
         jax.eval_shape(explore, self.latents, self.row, self.arguments.public)
         return tuple(found)

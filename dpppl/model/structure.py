@@ -236,7 +236,7 @@ def is_masked(site: Site) -> bool:
     return any(isinstance(fn, dist.MaskedDistribution) and not isinstance(fn._mask, bool) for fn in layers(site["fn"]))
 
 
-def counted(fn: Distribution) -> Tree:
+def unmasked(fn: Distribution) -> Tree:
     """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
     found: Tree = True
     for layer in layers(fn):

@@ -13,7 +13,7 @@ from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, counted, is_observed, scalar_of, unwrapped
+from dpppl.model.structure import Site, is_observed, scalar_of, unmasked, unwrapped
 from dpppl.types import Distribution, Tree
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
@@ -24,7 +24,7 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     """Whether a row observes a finite value that its site's distribution cannot produce, or holds an index out of range. NaN and
     infinity do not count as values."""
     sites = [
-        jnp.any(censoring.is_outside(s) & counted(s["fn"]))
+        jnp.any(censoring.is_outside(s) & unmasked(s["fn"]))
         if censoring.is_censored(s["fn"])
         else _is_outside(s["fn"], jnp.asarray(s["value"]))
         for s in observed(split, z, row, public)
@@ -114,7 +114,7 @@ def count(values: Mapping[str, np.ndarray]) -> int:
 
 
 def _is_outside(fn: Distribution, value: Tree) -> jax.Array:
-    support, mask = scalar_of(fn.support), jnp.asarray(counted(fn))
+    support, mask = scalar_of(fn.support), jnp.asarray(unmasked(fn))
     entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
     is_finite = jnp.all(jnp.isfinite(value) | ~entries)
     if isinstance(support, _SHARES):

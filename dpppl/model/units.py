@@ -25,7 +25,7 @@ from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
 from dpppl.model.array_likes import check_indices
 from dpppl.model.handlers import Observe
-from dpppl.model.indices import Table
+from dpppl.model.indices import IndexedTable
 from dpppl.model.refusals import FLAT
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel, split_model
@@ -73,7 +73,7 @@ class UnitSplit(SplitModel):
         return jnp.sum(jnp.where(mask, each, 0.0))
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[IndexedTable, ...]:
         """Those that rows index."""
         return self.of_rows.tables
 

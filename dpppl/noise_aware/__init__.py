@@ -1,5 +1,5 @@
 """`dpppl.NoiseAware`, in reading order. A run (`runner.NoiseAware.run`) in outline; all accesses are to all rows, charged before.
-`recipe.run_recipe` asks for the releases; `conclusion.drawn` and `conclusion.judged` make draws and a verdict of them:
+`recipe.run_recipe` asks for the releases; `conclusion.drawn_posterior` and `conclusion.judged` make draws and a verdict of them:
 
     for each look, in the order of the plan:                                                                (row_statistics.plan)
         before the first late look: ask how well rows fit, which says what clipping may harm                (row_statistics.fit)
@@ -19,6 +19,7 @@ What is made of it: a Gaussian surrogate of the likelihood, whose noise is known
     sketch        off-block entries of wide models
     surrogate     the surrogate, and posteriors under normal priors
     bounds        bounds of a row, from histograms
+    line          the line that scores of looks lie around, and its slope
     recipe        from releases to a surrogate, look by look
 The end: draws, and whether they may be read.
     mixture       the posterior in closed form

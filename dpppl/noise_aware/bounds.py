@@ -92,7 +92,7 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
     norms, roots = lengths
     informed = max(1.0, norms.share * num_rows)
     unit, unit_a, unit_j = map(float, units(at.score_share, expected.most_scores))
-    norm = bounds.norm or chosen_norm(
+    norm = bounds.norm or norm_of_looks(
         norms, expected, (expected.noise / unit) ** 2, informed, num_rows, bounds.negligible, expected.noise / unit_j
     )
     # A row's curvature is a clipped score by one about as long: its bound makes least error, by noise and by what it cuts off.
@@ -115,7 +115,7 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
     return Found(at, float(np.sqrt(left)))
 
 
-def chosen_norm(
+def norm_of_looks(
     norms: Norms, expected: Expected, noise: float, informed: float, num_rows: int, negligible: float = 0.0,
     noise_of_squares: float = 0.0,
 ) -> float:  # fmt: skip

@@ -13,9 +13,9 @@ from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Outcome, run_recipe
+from dpppl.noise_aware.recipe import RecipeOutcome, run_recipe
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.row_statistics.accesses import Ask
 from dpppl.row_statistics.releases import Released
@@ -24,7 +24,9 @@ from dpppl.types import Tree
 from dpppl.validation import fraction
 
 
-def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels: Labels = NO_LABELS) -> None:
+def print_conclusion(
+    samples: dict[str, Tree], verdict: NoiseAwareVerdict, prob: float, labels: Labels = NO_LABELS
+) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
     print_summary(labels.apart(samples), prob=fraction(prob, name="prob"), group_by_chain=True)
     print(f"verdict: {verdict.line()}")
@@ -39,7 +41,7 @@ def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float, labels:
 
 def looked(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask, bounds: Bounds | None = None
-) -> Outcome:
+) -> RecipeOutcome:
     """See `run_recipe`. `bounds`: in place of those of the settings."""
     num_rows = bound.split.num_rows
     plan = settings.plan_for(bound.coordinates.dimension, num_rows)
@@ -47,7 +49,7 @@ def looked(
     return run_recipe(ask, plan, *arguments, settings.most_scores, bound.responses.added, settings.rows_per_unit)
 
 
-class Drawn(NamedTuple):
+class DrawnPosterior(NamedTuple):
     """A posterior.
 
     - **mixture** - of the coordinates; **z** - draws by site, unconstrained, (num_samples, ...).
@@ -60,25 +62,27 @@ class Drawn(NamedTuple):
     is_modelled: bool
 
 
-def drawn(
-    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool,
-) -> tuple[Drawn, dict[str, Tree]]:  # fmt: skip
+def drawn_posterior(
+    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: RecipeOutcome, key: jax.Array, is_modelled: bool,
+) -> tuple[DrawnPosterior, dict[str, Tree]]:  # fmt: skip
     """The posterior, and samples by site."""
     mixture = Mixture.of(found.modelled if is_modelled else found.surrogate, releases.prior)
     with TRACING:
         sampling = bound.coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples
         z, problem = posterior.draw(*sampling)
-        return Drawn(mixture, z, problem, is_modelled), bound.constrain(z, bound.public)
+        return DrawnPosterior(mixture, z, problem, is_modelled), bound.constrain(z, bound.public)
 
 
 def judged(
-    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: Outcome, of: Drawn, labels: Labels
-) -> Verdict:  # fmt: skip
+    settings: NoiseAwareSettings, bound: BoundModel, releases: Released, found: RecipeOutcome, of: DrawnPosterior, labels: Labels
+) -> NoiseAwareVerdict:  # fmt: skip
     """The verdict on a posterior, whose coordinates have these labels."""
     coordinates, prior, z = bound.coordinates, releases.prior, of.z
     sites, num_rows = {labels.named(name): site for name, site in coordinates.site_of.items()}, bound.split.num_rows
     codes = bound.codes + (() if settings.weights is None else (settings.weights.code,))
-    verdict = Verdict.from_releases(found, of.mixture.moments(), prior, [*sites], num_rows, settings.rows_per_unit)
+    verdict = NoiseAwareVerdict.from_releases(
+        found, of.mixture.moments(), prior, [*sites], num_rows, settings.rows_per_unit
+    )
     with TRACING:
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}

@@ -67,7 +67,7 @@ class Curvature(NamedTuple):
         return np.mean(off @ spread @ off, axis=0)
 
 
-def drawn(
+def drawn_curvature(
     noisy: Array, std: float, score_variance: Array, score_variance_std: float, real: Array, covariance: Array, count: int,
     most: float = 1.0,
 ) -> Curvature:  # fmt: skip
@@ -161,7 +161,7 @@ class ReleasedCurvature(NamedTuple):
     def posterior(self, basis: Basis, covariance: Array, count: int) -> Curvature:
         """Draws of the curvature, where u has this prior covariance."""
         released = self.curvature, self.curvature_std, self.score_variance, self.score_variance_std
-        return drawn(*released, basis.layout.real, covariance, count, self.most_scores)
+        return drawn_curvature(*released, basis.layout.real, covariance, count, self.most_scores)
 
 
 def unsaturated(curvature: Array, ratio: Array) -> Array:

@@ -8,13 +8,13 @@ import numpy as np
 from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
-from dpppl.findings.directions import together
+from dpppl.findings.directions import known_together
 from dpppl.findings.learned import SMALLEST_SHARE
 from dpppl.findings.verdict import Array
 from dpppl.noise_aware.curvature import dispersion
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Outcome
-from dpppl.noise_aware.surrogate import OneSided, excess_of, largest_sampled, resolved
+from dpppl.noise_aware.recipe import RecipeOutcome
+from dpppl.noise_aware.surrogate import OneSided, excess_spread, largest_sampled, resolved
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
@@ -44,7 +44,7 @@ class Widths(NamedTuple):
     is_sandwich: bool = False
 
     @classmethod
-    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Widths":
+    def of(cls, last: RecipeOutcome, prior: Prior, names: Sequence[str]) -> "Widths":
         released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
         ratios = np.sqrt(released / modelled)
         number = int(np.argmax(np.abs(np.log(ratios))))
@@ -65,7 +65,7 @@ class Pull(NamedTuple):
     latent: str = ""
 
     @classmethod
-    def of(cls, last: Outcome, prior: Prior, names: Sequence[str]) -> "Pull":
+    def of(cls, last: RecipeOutcome, prior: Prior, names: Sequence[str]) -> "Pull":
         """Under the prior the mean of a normal posterior has the prior's variance less the posterior's."""
         if prior.normal is None or prior.correlation is None or not len(prior.normal):
             return cls()
@@ -92,7 +92,7 @@ def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Fit):
+class MeasuredReleases(Fit):
     """Numbers on a run from its releases, with those of `Fit`.
 
     - **arrival** - the largest distance, in sd, from where scores were summed to the posterior mean.
@@ -146,7 +146,7 @@ class Measured(Fit):
 
     @classmethod
     def from_releases(
-        cls, run: Outcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
+        cls, run: RecipeOutcome, found: Known, prior: Prior, names: Sequence[str], num_rows: int, rows_per_unit: int = 1,
         sampled: float | None = None,
     ) -> Self:  # fmt: skip
         """`found`: moments of the posterior; `rows_per_unit`: the most rows of a unit, of which there are `num_rows`; `sampled`:
@@ -155,7 +155,7 @@ class Measured(Fit):
         in_u = run.surrogate, u.covariance, u.spread
         sampled = largest_sampled(*in_u) if sampled is None else sampled
         along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, excess_of(*in_u), along, sampled, rows_per_unit)
+        fit = Fit.from_sums(scalars.values, scalars.std, num_rows, excess_spread(*in_u), along, sampled, rows_per_unit)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         learned = 1.0 - found.variance / prior.variance
         one_sided = OneSided.of(u.released, u.slope, u.spread, u.covariance)
@@ -169,7 +169,7 @@ class Measured(Fit):
             arrival=float(np.max(np.abs(found.mean - run.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - run.earlier.mean) / np.sqrt(run.earlier.variance))),
             pull=Pull.of(run, prior, names), widths=Widths.of(run, prior, names), learned=dict(zip(names, map(float, learned))),
-            together=together(names, run.covariance[0] if prior.is_full else np.eye(1)),
+            together=known_together(names, run.covariance[0] if prior.is_full else np.eye(1)),
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpyro
 from dpppl import jaxprs
 from dpppl.information_flow.executables import digest_of
 from dpppl.noise_aware.mixture import Linear, Mixture
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.published import owners
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.supports import Site
@@ -26,13 +26,18 @@ _DELTA, _REACH_DRAWS, _REACH = 1e-5, 2_000, 0.99
 
 
 def likelihood_of(
-    coordinates: Coordinates, mixture: Mixture, public: Tree, report: PrivacyReport, verdict: Verdict, name: str
+    coordinates: Coordinates,
+    mixture: Mixture,
+    public: Tree,
+    report: PrivacyReport,
+    verdict: NoiseAwareVerdict,
+    name: str,
 ) -> Likelihood:
     """The likelihood of a run whose posterior is `mixture`, and whose owner has this name."""
     sites = _sites(coordinates, public or {})
     delta = report.delta or _DELTA
     split, is_sandwich = coordinates.split, verdict.widths.is_sandwich
-    facts = owners.Facts(
+    facts = owners.OwnerFacts(
         name=name, epsilon=report.epsilon_at(delta), delta=delta,
         relation=report.unit.relation(report.mechanism.neighboring_relation), unit=report.unit.describe(),
         num_rows=split.num_rows, width="sandwich" if is_sandwich else "model", verdict=verdict.line(),
@@ -70,7 +75,7 @@ def _program(coordinates: Coordinates) -> str:
     return hashlib.sha256("\n".join([text, *map(digest_of, constants)]).encode()).hexdigest()
 
 
-def published(mixture: Mixture) -> owners.Mixture:
+def published(mixture: Mixture) -> owners.PublishedMixture:
     """The likelihood of each draw of the curvature, as it makes the posterior of the run; of all draws; without ranks."""
     surrogate, prior = mixture.surrogate, mixture.prior
     basis = surrogate.basis
@@ -83,7 +88,7 @@ def published(mixture: Mixture) -> owners.Mixture:
     evidence = -0.5 * np.sum((linear.start + times(slopes, mean - place)) ** 2, axis=(1, 2))
     evidence -= 0.5 * np.sum(mean * times(np.linalg.inv(prior), mean), axis=(1, 2))
     evidence += 0.5 * np.sum(np.linalg.slogdet(spread)[1] - np.linalg.slogdet(prior)[1], axis=1)
-    found = owners.Mixture(
+    found = owners.PublishedMixture(
         surrogate.point(mixture.mean), basis.scales, basis.turn, np.asarray(basis.layout.numbers, np.int64), offsets,
         linear.slopes, evidence.max() - evidence, np.ones(()), np.ones(()), np.ones((3, 3)),
         np.zeros(()),

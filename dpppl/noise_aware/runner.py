@@ -15,9 +15,9 @@ from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.publishing import likelihood_of
-from dpppl.noise_aware.recipe import Outcome
+from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.settings import NoiseAwareSettings, run_charge
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.priors import Prior, Sensitivity
 from dpppl.randomness import keys
@@ -100,7 +100,7 @@ class NoiseAware(NoiseAwareSettings):
     @checked
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data."""
-        return self._planned([run_charge(self)[0]])
+        return self._planned([run_charge(self, self.budget.account())[0]])
 
     @on_host
     def run(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
@@ -108,14 +108,15 @@ class NoiseAware(NoiseAwareSettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`."""
-        run = Run.opened(rng_key, self.checkpoint)
+        checkpoint, account = self._resumed()
+        run = Run.opened(rng_key, checkpoint)
         bound = bind(self, args, kwargs, run.key)
         rows, public, coordinates, dimension = bound.rows, bound.public, bound.coordinates, bound.coordinates.dimension
-        charge, scale = run_charge(self, bound.split.num_rows, run.run_id)
+        charge, scale = run_charge(self, account, bound.split.num_rows)
         self._label(bound.split)
         with TRACING:
             prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
-        self.budget.admit([charge], run.run_id)
+        account.admit([charge])
         responses, access_key = bound.responses, keys.stream(run.key, "accesses")
         statistics = statistics_of(responses, coordinates.latents, prior.first(), self.weights, self.most_scores)
         num_accesses = len(charge.noise_multipliers)
@@ -175,11 +176,11 @@ class NoiseAware(NoiseAwareSettings):
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
         return self._begun(bound.split, Start.PRIOR_MEAN, bound.rows, charges, origin)
 
-    def _conclude(self, bound: BoundModel, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: BoundModel, found: RecipeOutcome, key: jax.Array, is_modelled: bool = False) -> None:
         """Samples from what a recipe `found`, then the verdict; `is_modelled`: whether scores vary as the model has it."""
         with concluding("samples", _AGAIN):
             given = self, bound, self.releases, found
-            found_posterior, samples = conclusion.drawn(*given, key, is_modelled)
+            found_posterior, samples = conclusion.drawn_posterior(*given, key, is_modelled)
             self._mixture, self._samples, self._verdict = found_posterior.mixture, samples, None
             self._provenance = self._provenance.ended(Status.COMPLETE)
         with concluding("the verdict", f"get_samples(allow_unconverged=True) returns the samples, and {_AGAIN}"):
@@ -191,7 +192,7 @@ class NoiseAware(NoiseAwareSettings):
         return after_run(self._releases, "releases")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> NoiseAwareVerdict:
         """The verdict on the last run, from its releases."""
         if self._verdict is None and self._samples is not None:
             raise ConclusionError(
@@ -220,7 +221,7 @@ class NoiseAware(NoiseAwareSettings):
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
-        conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob, self._labels)
+        conclusion.print_conclusion({name: np.asarray(found[name]) for name in kept}, self.verdict, prob, self._labels)
 
     @checked
     def bayes_factor(self, element: str, value: float = 0.0, *, allow_unconverged: bool = False) -> float:

@@ -10,15 +10,15 @@ from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.row_statistics.coordinates import Coordinates
-from dpppl.row_statistics.plan import Plan, plan_of
+from dpppl.row_statistics.plan import ReleasePlan, plan_of
 from dpppl.row_statistics.releases import MECHANISM, Released
 from dpppl.row_statistics.weights import Weights
-from dpppl.runs.budget import Charge
-from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.runs.budget import Account, Charge
+from dpppl.runs.private_runner import PrivateRunner, ReportFacts
 from dpppl.types import Function, Tree
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
@@ -34,7 +34,7 @@ class NoiseAwareDetails:
     - **verdict** - of the last run, by its end."""
 
     num_accesses: int
-    verdict: Verdict | None = None
+    verdict: NoiseAwareVerdict | None = None
 
     def rows(self) -> list[tuple[str, str]]:
         kinds = "looks at scores and curvatures, histograms where bounds are not given, and scalars"
@@ -94,7 +94,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Tree] | None = None
-        self._verdict: Verdict | None = None
+        self._verdict: NoiseAwareVerdict | None = None
         self._releases: Released | None = None
         self._mixture: Mixture | None = None
 
@@ -116,25 +116,22 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     def rows_per_unit(self) -> int:
         return 1 if self.unit.ids is None else self.unit.max_rows
 
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         mechanism = replace(MechanismFacts.of(MECHANISM, self._inputs.num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
         made = [len(each.noise_multipliers) for each in charges if each.is_steps] or [self.plan_for().num_accesses]
         details = NoiseAwareDetails(num_accesses=made[-1], verdict=verdict)
-        return Facts("NoiseAware", mechanism, details, self._inputs)
+        return ReportFacts("NoiseAware", mechanism, details, self._inputs)
 
-    def plan_for(self, dimension: int = 1, num_rows: float = float("inf")) -> Plan:
+    def plan_for(self, dimension: int = 1, num_rows: float = float("inf")) -> ReleasePlan:
         return plan_of(None in (self.bounds.norm, self.bounds.curvature), dimension, num_rows)
 
 
-def run_charge(
-    settings: NoiseAwareSettings, num_rows: float = float("inf"), run_id: str | None = None
-) -> tuple[Charge, float]:
-    """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Refuses
-    noise that drowns so many rows."""
+def run_charge(settings: NoiseAwareSettings, account: Account, num_rows: float = float("inf")) -> tuple[Charge, float]:
+    """A run's charge at the noise that its account gives, and that noise as 1 / mu. Refuses noise that drowns so many rows."""
     charge_at = lambda scale: Charge(MECHANISM, settings.plan_for().noise_multipliers(scale))  # noqa: E731
     noise = settings.noise_multiplier
-    scale = settings.budget.calibrate(charge_at, run_id) if noise is None else noise
+    scale = account.calibrate(charge_at) if noise is None else noise
     check_budget(scale, num_rows)
     return charge_at(scale), scale
 

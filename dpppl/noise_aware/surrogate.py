@@ -147,7 +147,7 @@ def surrogate_of(
     return Surrogate(basis, *measured, curvature, layout.gathered(found[0]), found[1], found[2] * layout.real)
 
 
-def excess_of(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
+def excess_spread(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
     """By how much a posterior of u lies farther around its mean than it would with no noise: squared distances by the curvature
     h, over the same for the covariance (h + prior precision)^-1, less one."""
     h = surrogate.curvature.mean

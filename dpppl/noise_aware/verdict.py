@@ -11,7 +11,7 @@ from dpppl.findings.directions import add_up
 from dpppl.findings.learned import WORDS, word_of
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
-from dpppl.noise_aware.measured import Measured
+from dpppl.noise_aware.measured import MeasuredReleases
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.report.render import table
 from dpppl.row_statistics.fit import SURE, certain
@@ -25,7 +25,7 @@ _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Verdict(Measured, verdict.Verdict):
+class NoiseAwareVerdict(MeasuredReleases, verdict.Verdict):
     """The verdict on a run: `CHECKS` on its numbers.
 
     - **labels** - of elements."""
@@ -110,13 +110,13 @@ class Verdict(Measured, verdict.Verdict):
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
 
 
-def ignored(run: Measured) -> Sequence[Finding]:
+def ignored(run: MeasuredReleases) -> Sequence[Finding]:
     """Rows that do not inform the posterior."""
     shares = CountedRows(outside=run.outside, missing=run.missing, silent=0.0, std=run.share_std, codes=run.codes)
     return shares.findings
 
 
-def unfinished(run: Measured) -> Found:
+def unfinished(run: MeasuredReleases) -> Found:
     """The run has not converged."""
     far = _conflict(run)
     cure = far or run.unnamed or add_up(run.together) or _MORE
@@ -133,7 +133,7 @@ def unfinished(run: Measured) -> Found:
         )
 
 
-def failed(run: Measured) -> Found:
+def failed(run: MeasuredReleases) -> Found:
     """The sampler did not draw from the posterior, or the posterior is the prior."""
     if run.sampler is not None:
         yield refused(f"{run.sampler}: write the model with better scaled latents.")
@@ -145,7 +145,7 @@ def failed(run: Measured) -> Found:
         yield care(f"{what}: means and spreads may be 2 posterior sd off", f"{run.unnamed}.")
 
 
-def _conflict(run: Measured) -> str:
+def _conflict(run: MeasuredReleases) -> str:
     """The latent that the data put where the prior does not expect it, in words; else ""."""
     (name, distance), cure = run.farthest, "give it a wider prior, or scale the columns that belong to it"
     least = max(3.0, certain(LEAST_CHANCE / max(1, len(run.learned))) ** 0.5)  # of the farthest of them all
@@ -153,7 +153,7 @@ def _conflict(run: Measured) -> str:
     return "" if distance < least else words
 
 
-def conflict(run: Measured) -> Found:
+def conflict(run: MeasuredReleases) -> Found:
     """Data and prior disagree; where the run has not converged its cure says so."""
     far, (chance, moved, latent) = _conflict(run), run.pull
     is_pulled = chance < LEAST_CHANCE and moved >= LEAST_HARM
@@ -168,7 +168,7 @@ def conflict(run: Measured) -> Found:
         yield Finding(level, f"{what} {moved:.1f} posterior sd", cure, latent)
 
 
-def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
+def misfit(run: MeasuredReleases, most_unseen: float = MOST_UNSEEN) -> Found:
     """The model is wrong by the ranks of responses, or may be unseen. A sandwich is checked in `of_scores`."""
     lines = "; ".join(against(run))
     if run.unseen > most_unseen and not run.widths.is_sandwich:
@@ -201,7 +201,7 @@ def misfit(run: Measured, most_unseen: float = MOST_UNSEEN) -> Found:
         )
 
 
-def _of_events(run: Measured) -> str:
+def _of_events(run: MeasuredReleases) -> str:
     """What to write for events that were taken for counts, with their time as exposure."""
     return "".join(
         f" If '{site}' counts the one event that ends a row's time (0 or 1), it is not Poisson: numpyro.sample('time', "
@@ -211,7 +211,7 @@ def _of_events(run: Measured) -> str:
     )
 
 
-def against(run: Measured, part: float = 1.0) -> Sequence[str]:
+def against(run: MeasuredReleases, part: float = 1.0) -> Sequence[str]:
     """Arguments against the model from ranks of responses, as parts of a sentence; by chance in less than 2 % of runs.
 
     - **part** - of each chi-squared that is asked for."""
@@ -252,7 +252,7 @@ def against(run: Measured, part: float = 1.0) -> Sequence[str]:
     return lines
 
 
-def of_scores(run: Measured) -> Found:
+def of_scores(run: MeasuredReleases) -> Found:
     """Rows of a unit are not as independent as the model has them; the model of a sandwich is wrong; or scores vary by more than
     the model and the noise of the release explain."""
     alike, error = run.alike
@@ -276,7 +276,7 @@ def of_scores(run: Measured) -> Found:
         )
 
 
-def of_looks(run: Measured) -> Found:
+def of_looks(run: MeasuredReleases) -> Found:
     """Noise hides what was learned, or the likelihood is not normal there."""
     least_resolved, skewed_disagreement = 0.7, 4.0
     if not (run.resolved >= least_resolved or run.is_prior):
@@ -302,7 +302,7 @@ def of_looks(run: Measured) -> Found:
         )
 
 
-def of_latents(run: Measured) -> Found:
+def of_latents(run: MeasuredReleases) -> Found:
     """Latents that are known only together, that can change places, or that are too many to know the sd among them."""
     if run.together:
         yield note(f"{add_up(run.together)}.")

@@ -10,13 +10,13 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.published.owners import Array, Facts, Mixture, Owner, content_digest
+from dpppl.output import replace_file
+from dpppl.published.owners import Array, Owner, OwnerFacts, PublishedMixture, content_digest
 from dpppl.published.supports import KINDS, Site, dimension_of
 from dpppl.types import Tree
 
@@ -51,10 +51,9 @@ def write(path: str | os.PathLike[str], sites: Sequence[Site], owners: Sequence[
     np.savez(buffer, allow_pickle=False, **cast(Tree, {"head": np.frombuffer(text, np.uint8)} | arrays))
     if (size := buffer.tell()) > MOST_BYTES:
         raise ConfigurationError(f"the file would have {size:,} bytes, more than the {MOST_BYTES:,} of the format.")
-    part = Path(f"{os.fspath(path)}.part")
+    name = os.fspath(path)
     try:
-        part.write_bytes(buffer.getvalue())
-        part.replace(path)
+        replace_file(name, f"{name}.part", lambda file: file.write(buffer.getbuffer()))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}; give a path that can be written.") from None
 
@@ -160,8 +159,8 @@ def _site(document: Any) -> Site:
     return site
 
 
-def _facts(document: Any) -> Facts:
-    types = {field.name: field.type for field in fields(Facts)}
+def _facts(document: Any) -> OwnerFacts:
+    types = {field.name: field.type for field in fields(OwnerFacts)}
     _require(
         isinstance(document, dict) and document.keys() == types.keys(), "an owner has other entries than the format"
     )
@@ -175,10 +174,10 @@ def _facts(document: Any) -> Facts:
     _require(
         document["width"] in ("model", "sandwich") and document["name"], "an owner has no name, or an unknown width"
     )
-    return Facts(**document)
+    return OwnerFacts(**document)
 
 
-def _mixture(members: Mapping[str, Array], number: int, sites: Sequence[Site]) -> Mixture:
+def _mixture(members: Mapping[str, Array], number: int, sites: Sequence[Site]) -> PublishedMixture:
     """The arrays of an owner, checked."""
     sizes = {"d": dimension_of(sites)}
     for name, axes in _SHAPES.items():
@@ -190,7 +189,7 @@ def _mixture(members: Mapping[str, Array], number: int, sites: Sequence[Site]) -
         fits = all(sizes.setdefault(axis, size) == size for axis, size in zip(axes, array.shape))
         _require(fits, f"{name} has another shape than the other arrays")
         _require(np.all(np.abs(array) <= _LARGEST), f"{name} holds a number that is not finite, or too large")
-    found = Mixture(*(members[f"{number}.{name}"] for name in Mixture._fields))
+    found = PublishedMixture(*(members[f"{number}.{name}"] for name in PublishedMixture._fields))
     _require(all(sizes[axis] for axis in "nkbd") and sizes["r"] <= sizes["d"], "an array is empty")
     _require(np.all(found.scales >= 1.0 / _LARGEST) and found.reach > 0.0, "scales or reach are not positive")
     _require(found.arrival >= 0.0, "arrival is negative")

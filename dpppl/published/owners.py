@@ -16,7 +16,7 @@ Array = np.ndarray
 _CHANCE, _CARE, _REFUSED = 0.004, 0.2, 1.0  # of a misfit by chance, each of two checks; sds of the pool
 
 
-class Mixture(NamedTuple):
+class PublishedMixture(NamedTuple):
     """exp(log_weight - |offset + slope v|^2 / 2), averaged over n draws of the curvature, for coordinates z (d,), where v is
     (1 - turn turn') (z - centre) / scales in blocks.
 
@@ -77,7 +77,7 @@ class Mixture(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class OwnerFacts:
     """Facts of a run that readers must know; plain values.
 
     - **name** - of the owner.
@@ -121,8 +121,8 @@ class Owner:
 
     - **facts**, **mixture** - what readers must know, and the arrays."""
 
-    facts: Facts
-    mixture: Mixture
+    facts: OwnerFacts
+    mixture: PublishedMixture
 
     @cached_property
     def digest(self) -> str:

@@ -12,6 +12,7 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS, Predictive, init_to_median
 
 from dpppl.errors import ConfigurationError
+from dpppl.output import aligned
 from dpppl.published.owners import Owner, wrong
 from dpppl.published.supports import Site, coordinates, element_names
 from dpppl.types import BySite, Distribution, Function, Numbers, Tree
@@ -161,9 +162,7 @@ class Sensitivity:
         return [head, *texts]
 
     def __str__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self.cells)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in self.cells]
-        return "\n".join([*lines, *(f"{prior}: {words}" for prior, words in self.findings)])
+        return "\n".join([*aligned(self.cells), *(f"{prior}: {words}" for prior, words in self.findings)])
 
 
 def compared(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.output import aligned
 from dpppl.types import Tree
 
 SCHEMA_VERSION = "1.0"
@@ -41,14 +42,14 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
     return {name: (given or {}).get(name) for name in ABOUT}
 
 
-def plain(value: object) -> Tree:
+def json_value(value: object) -> Tree:
     """JSON's form of a value: lists for tuples and arrays, strings for numbers that are not finite."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
@@ -56,8 +57,7 @@ def plain(value: object) -> Tree:
 
 def table(rows: Rows) -> list[str]:
     """Lines of two columns: names and texts."""
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {text}" for name, text in rows]
+    return [f"  {line}" for line in aligned(rows)]
 
 
 def text(headline: str, rows: Rows, sections: Sections) -> str:

@@ -332,7 +332,7 @@ class PrivacyReport:
             "assumptions": self.assumptions(),
             "not_covered": self.not_covered(),
         }
-        return render.plain(document)
+        return render.json_value(document)
 
     @checked
     def to_json(self, about: Mapping[str, str] | None = None) -> str:

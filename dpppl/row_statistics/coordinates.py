@@ -15,7 +15,7 @@ from jax import lax
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.information_flow.executables import run_once
-from dpppl.likelihood.search import Search
+from dpppl.likelihood.search import CoordinateSearch
 from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.model.split import SplitModel
@@ -104,9 +104,9 @@ class Coordinates:
 
     @classmethod
     def of(cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None) -> "Coordinates":
-        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data. Without `public` Public
+        """Those of a model, found by `CoordinateSearch`, or the sites `named`. Looks at no private data. Without `public` Public
         arrays are zeros. Raises ConfigurationError, naming the site, for sites named that cannot be coordinates."""
-        search = Search(split, split.placeholder_public() if public is None else public)
+        search = CoordinateSearch(split, split.placeholder_public() if public is None else public)
         sites = search.best() if named is None else search.checked(named)
         return cls(split, {site: search.shapes[site] for site in sorted(sites)}, search.moved_by(sites))
 

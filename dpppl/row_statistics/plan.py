@@ -17,24 +17,37 @@ _BINS_BEFORE = {0: 1, FIRST: 1, EARLY: METRICS}  # by the number of a look, how 
 _EARLY_CURVATURE = 0.5, 0.3  # the least of the first looks, and of other early ones
 
 
-class Access(NamedTuple):
-    """One access of a run.
+class PlannedLook(NamedTuple):
+    """A look and the accesses before it, by their shares of mu^2.
 
-    - **kind**, **share** - and its share of mu^2.
-    - **score_share** - the share of its squared length that goes to scores."""
+    - **share** - of the look; **score_share** - the share of its squared length that goes to scores.
+    - **bins** - of the histograms of norms before it, one for each metric that it may have.
+    - **scalars** - of an access to scalars before these, or None."""
 
-    kind: Kind
     share: float
-    score_share: float = 1.0
+    score_share: float
+    bins: tuple[float, ...] = ()
+    scalars: float | None = None
+
+    @property
+    def accesses(self) -> list[tuple[Kind, float]]:
+        """Kinds and shares, in order."""
+        scalars = [] if self.scalars is None else [(Kind.SCALARS, self.scalars)]
+        return [*scalars, *((Kind.BINS, share) for share in self.bins), (Kind.LOOK, self.share)]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReleasePlan:
     """The accesses of a run. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch.
 
-    - **accesses** - in order; their shares sum to 1."""
+    - **looks** - in order. The shares of all accesses sum to 1; the last is one to scalars."""
 
-    accesses: tuple[Access, ...]
+    looks: tuple[PlannedLook, ...]
+
+    @property
+    def accesses(self) -> list[tuple[Kind, float]]:
+        """Kinds and shares, in order."""
+        return [*(access for look in self.looks for access in look.accesses), (Kind.SCALARS, SCALARS[1])]
 
     @property
     def num_accesses(self) -> int:
@@ -42,22 +55,24 @@ class Plan:
 
     def noise_multipliers(self, scale: float) -> np.ndarray:
         """Noise multipliers of the accesses, in order, (num_accesses,), for `scale` = 1 / mu."""
-        return scale / np.sqrt([access.share for access in self.accesses])
+        return scale / np.sqrt([share for _, share in self.accesses])
 
 
-def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> Plan:
+def plan_of(has_bins: bool = True, dimension: int = 1, num_rows: float = np.inf) -> ReleasePlan:
     """Looks of growing shares, histograms before some of them where bounds are to be found, and scalars before the late looks,
     for these bounds, and at the end. See `accounting.looks.shares`."""
     of_run = shares(dimension, num_rows, has_bins)
     early, late = _GROWTH ** np.arange(EARLY), _LATE_GROWTH ** np.arange(LATE)
     of_early = np.maximum(of_run.curvature, np.where(np.arange(EARLY) < FIRST, *_EARLY_CURVATURE))
-    looks = [Access(Kind.LOOK, s, 1.0 - c) for s, c in zip(EARLY_SHARE * early / early.sum(), of_early.tolist())]
-    looks += [Access(Kind.LOOK, s, 1.0 - of_run.curvature) for s in of_run.late * late / late.sum()]
-    accesses: list[Access] = []
-    for number, look in enumerate(looks):
-        if number == EARLY:
-            accesses.append(Access(Kind.SCALARS, SCALARS[0]))
-        if has_bins:
-            accesses += [Access(Kind.BINS, BINS / sum(_BINS_BEFORE.values()))] * _BINS_BEFORE.get(number, 0)
-        accesses.append(look)
-    return Plan((*accesses, Access(Kind.SCALARS, SCALARS[1])))
+    curvatures = [*of_early.tolist(), *[of_run.curvature] * LATE]
+    of_looks = [*(EARLY_SHARE * early / early.sum()), *(of_run.late * late / late.sum())]
+    bins = BINS / sum(_BINS_BEFORE.values())
+    return ReleasePlan(
+        tuple(
+            PlannedLook(
+                share, 1.0 - curvature, (bins,) * (_BINS_BEFORE.get(number, 0) if has_bins else 0),
+                SCALARS[0] if number == EARLY else None,
+            )
+            for number, (share, curvature) in enumerate(zip(of_looks, curvatures))
+        )
+    )  # fmt: skip

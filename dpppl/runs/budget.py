@@ -91,7 +91,7 @@ def events_of(charges: Sequence[Charge]) -> Events:
     return tuple(charge.event for charge in alike.values())
 
 
-def counted(steps: Tree) -> int:
+def steps_of_state(steps: Tree) -> int:
     """The steps that a state counts. Raises ConfigurationError if there is none: the cost of later states does not follow from
     a first state."""
     count = int(steps)
@@ -100,6 +100,62 @@ def counted(steps: Tree) -> int:
             "this state counts no step, so its cost is unknown: give the state after the last step."
         )
     return count
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Account:
+    """The target of one object, and its charges so far. Admission and noise are functions of these values.
+
+    - **target_epsilon**, **target_delta**, **reserve** - see `Budget`.
+    - **group_size** - rows of a unit of privacy.
+    - **held** - charges that were made or are reserved."""
+
+    target_epsilon: float | None
+    target_delta: float | None
+    reserve: float
+    group_size: int
+    held: Sequence[Charge]
+
+    def epsilon(self, *more: Charge) -> float:
+        """Epsilon of all charges and these, at the target's delta, for the unit of privacy."""
+        assert self.target_delta is not None
+        return accounting.group_epsilon(events_of([*self.held, *more]), self.target_delta, self.group_size)
+
+    def is_used_up(self, target: float) -> bool:
+        """Whether the charges leave nothing of this epsilon."""
+        return self.epsilon() >= target * (1.0 - 1e-3)
+
+    def calibrate(self, charge_at: Callable[[float], Charge | Sequence[Charge]]) -> float:
+        """The least noise multiplier at which earlier charges and `charge_at(noise_multiplier)` together meet the target. If
+        `charge_at` gives several charges, the last one is that of the run's steps.
+
+        Of the target, `reserve` is left, unless the charge is a query. Raises BudgetExceededError if what was charged leaves
+        nothing, ConfigurationError if no noise is enough."""
+        assert self.target_epsilon is not None and self.target_delta is not None
+
+        def charges_at(sigma: float) -> list[Charge]:
+            charges = charge_at(sigma)
+            return [charges] if isinstance(charges, Charge) else list(charges)
+
+        target = self.target_epsilon * (1.0 if charges_at(1.0)[-1].is_query else 1.0 - self.reserve)
+        if self.is_used_up(target):
+            raise self._exceeded(())
+        events_at = lambda sigma: events_of([*self.held, *charges_at(sigma)])  # noqa: E731
+        return accounting.calibrate_noise_multiplier(events_at, target, self.target_delta, group_size=self.group_size)
+
+    def admit(self, charges: Sequence[Charge], share: float = 1.0) -> None:
+        """Raise BudgetExceededError if a share of the target cannot pay for the charges. Charges nothing."""
+        if self.target_epsilon is not None and self.epsilon(*charges) > share * self.target_epsilon:
+            raise self._exceeded(charges)
+
+    def _exceeded(self, charges: Sequence[Charge]) -> BudgetExceededError:
+        would = f" and this would bring it to {self.epsilon(*charges):.4g}" if charges else ""
+        kept = f" ({self.reserve:.0%} of it kept for queries)" if self.reserve else ""
+        return BudgetExceededError(
+            f"epsilon {self.epsilon():.4g} of {self.target_epsilon:g}{kept} is spent or reserved{would} at delta "
+            f"{self.target_delta:g}; for this nothing was run and nothing was charged. A budget is for all that one object runs: "
+            "plan the steps in one call, or make a new object with its own budget (their costs add up)."
+        )
 
 
 class Budget:
@@ -151,9 +207,10 @@ class Budget:
 
     def _warn_of_copies(self, how: str) -> None:
         """Warn that this budget is a copy, where its original may spend the rest as well."""
-        if self.target_epsilon is not None and self.ledger is None and not self._is_used_up(self.charged, 1.0):
+        target, account = self.target_epsilon, self._account(self.charged)
+        if target is not None and self.ledger is None and not account.is_used_up(target):
             warn(
-                f"this is a copy ({how}) of a budget of epsilon {self.target_epsilon:g} that is not used up: the "
+                f"this is a copy ({how}) of a budget of epsilon {target:g} that is not used up: the "
                 "original and every copy may spend the rest, and what they spend adds up. Give a dpppl.PrivacyLedger, which "
                 "counts them together, or let one of them run."
             )
@@ -162,7 +219,7 @@ class Budget:
         """The target, and what is spent of it."""
         if self.target_epsilon is None or self.target_delta is None:
             return "no target"
-        spent = self._epsilon(self.events) if self.events else 0.0
+        spent = self._account(self.charged).epsilon() if self.events else 0.0
         return f"epsilon {spent:.4g} of {self.target_epsilon:g} spent at delta {self.target_delta:g}"
 
     @property
@@ -187,38 +244,20 @@ class Budget:
         share = _OVERFLOW_SHARE * min(shares) / (3 * num_steps)
         return mechanism.with_overflow_probability(max(1e-300, min(1e-9, share)))
 
-    def calibrate(self, charge_at: Callable[[float], Charge | Sequence[Charge]], run_id: str | None = None) -> float:
-        """The least noise multiplier at which earlier charges and `charge_at(noise_multiplier)` together meet the target. If
-        `charge_at` gives several charges, the last one is that of the run's steps.
+    def account(self, without: str = "") -> Account:
+        """The account as it is now; `without`: the name of a run that is resumed, which pays for the same steps once."""
+        return self._account([c for name, run in tuple(self.runs.items()) if name != without for c in run.held])
 
-        Of the target, `reserve` is left, unless the charge is a query; charges of `run_id`, which is resumed, do not count.
-        Looks at no data. Raises BudgetExceededError if
-        what was charged leaves nothing, ConfigurationError if no noise is enough."""
-        assert self.target_epsilon is not None and self.target_delta is not None
-        spent = self._held(run_id)
+    def _account(self, held: Sequence[Charge]) -> Account:
+        target = dict(target_epsilon=self.target_epsilon, target_delta=self.target_delta)
+        return Account(**target, reserve=self.reserve, group_size=self.unit.group_size, held=held)
 
-        def charges_at(sigma: float) -> list[Charge]:
-            charges = charge_at(sigma)
-            return [charges] if isinstance(charges, Charge) else list(charges)
-
-        target = self.target_epsilon * (1.0 if charges_at(1.0)[-1].is_query else 1.0 - self.reserve)
-        if self._is_used_up(spent, target / self.target_epsilon):
-            raise self._exceeded(spent, ())
-        noise = lambda sigma: events_of([*spent, *charges_at(sigma)])  # noqa: E731
-        return accounting.calibrate_noise_multiplier(noise, target, self.target_delta, group_size=self.unit.group_size)
-
-    def admit(self, charges: Sequence[Charge], run_id: str | None = None, share: float = 1.0) -> None:
-        """Raise BudgetExceededError if a share of the target cannot pay for the charges. Charges nothing.
-
-        `run_id`: of a run that these charges replace."""
+    def _admit(self, charges: Sequence[Charge], run_id: str) -> None:
+        """Raise BudgetExceededError if the target cannot pay for the charges, which are all that run `run_id` has."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._warn_of_copies("by a fork")
-        held = self._held(run_id)
-        if self.target_epsilon is None or self.target_delta is None:
-            return
-        if self._epsilon(events_of([*held, *charges])) > share * self.target_epsilon:
-            raise self._exceeded(held, charges)
+        self.account(run_id).admit(charges)
 
     def ledger_line(self) -> str | None:
         """The report's line about the ledger."""
@@ -250,12 +289,13 @@ class Budget:
         `run_id`: that of an earlier run which is resumed: its charges are replaced, not added to."""
         name = uuid.uuid4().hex if run_id is None else run_id
         with self.lock:
-            self.admit(charges, run_id)
+            self._admit(charges, name)
             if self.ledger is not None:
                 self.ledger.reserve(name, events_of(charges), self._named(what))
             before = self.runs.get(name)  # what it was charged stays, whatever becomes of it now
             self.runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
-            return Reservation(self, name)
+            others = [charge for other, run in self.runs.items() if other != name for charge in run.charged]
+            return Reservation(self, name, events_of(others))
 
     def charge_one(self, charge: Charge, what: str, run_id: str, claim: Callable[[], None]) -> None:
         """Charge one more access like `charge`, now, as part of run `run_id`; `claim()` refuses one that was made before.
@@ -264,7 +304,7 @@ class Budget:
         with self.lock:
             before = self.runs.get(run_id)
             all_of_it = charge if before is None else replace(charge, chains=before.planned[0].chains + 1)
-            self.admit([all_of_it], run_id)
+            self._admit([all_of_it], run_id)
             if self.ledger is None:
                 claim()
             else:
@@ -281,32 +321,6 @@ class Budget:
                 finally:
                     self.ledger.release(run_id, "complete")
             self.runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
-
-    def _is_used_up(self, charges: Sequence[Charge], share: float) -> bool:
-        """Whether charges leave nothing of a share of the target."""
-        assert self.target_epsilon is not None and self.target_delta is not None
-        limit = share * self.target_epsilon * (1.0 - 1e-3)
-        return self._epsilon(events_of(charges)) >= limit
-
-    def _epsilon(self, events: Events) -> float:
-        """Epsilon at the target's delta, for the unit of privacy."""
-        assert self.target_delta is not None
-        return accounting.group_epsilon(events, self.target_delta, self.unit.group_size)
-
-    def _held(self, without: str | None = None) -> list[Charge]:
-        """All that is charged or reserved."""
-        return [c for name, run in tuple(self.runs.items()) if name != without for c in run.held]
-
-    def _exceeded(self, held: Sequence[Charge], charges: Sequence[Charge]) -> BudgetExceededError:
-        assert self.target_epsilon is not None and self.target_delta is not None
-        spent, with_this = (self._epsilon(events_of(c)) for c in (held, [*held, *charges]))
-        would = f" and this would bring it to {with_this:.4g}" if charges else ""
-        kept = f" ({self.reserve:.0%} of it kept for queries)" if self.reserve else ""
-        return BudgetExceededError(
-            f"epsilon {spent:.4g} of {self.target_epsilon:g}{kept} is spent or reserved{would} at delta "
-            f"{self.target_delta:g}; for this nothing was run and nothing was charged. A budget is for all that one object runs: "
-            "plan the steps in one call, or make a new object with its own budget (their costs add up)."
-        )
 
 
 @dataclass(eq=False)
@@ -335,10 +349,11 @@ class _Run:
 class Reservation:
     """A run that was admitted. As a context manager it gives back in the end what did not run.
 
-    - **budget**, **run_id** - the account, and the run's name."""
+    - **budget**, **run_id** - the account, and the run's name.
+    - **before** - events of all other runs of the account."""
 
-    def __init__(self, budget: Budget, run_id: str) -> None:
-        self._budget, self.run_id = budget, run_id
+    def __init__(self, budget: Budget, run_id: str, before: Events = ()) -> None:
+        self._budget, self.run_id, self.before = budget, run_id, before
         self._run = budget.runs[run_id]
         # Of a run that is resumed the ledger may know a chunk that was charged and cut off: it is run again, once.
         self._known = 0 if budget.ledger is None else len(budget.ledger.charged_steps(run_id))

@@ -20,6 +20,7 @@ import numpy as np
 
 from dpppl.errors import CheckpointError, ConfigurationError, warn
 from dpppl.jaxprs import is_key
+from dpppl.output import replace_file
 from dpppl.processes import messages
 from dpppl.randomness import chacha
 from dpppl.types import Document, Tree
@@ -145,18 +146,11 @@ class Checkpoint:
             "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": group, "done": done,
             "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
         }  # fmt: skip
-        arrays = {f"a{number}": _plain(leaf) for number, leaf in enumerate(leaves)}
+        arrays = {"header": np.asarray(json.dumps(header)), "key": _plain(self.key)}
+        arrays |= {f"a{number}": _plain(leaf) for number, leaf in enumerate(leaves)}
         try:
-            self._remove(self._temporary)
-            descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, header=np.asarray(json.dumps(header)), key=_plain(self.key), **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._temporary, self._path)
+            replace_file(self._path, self._temporary, lambda file: np.savez(file, **arrays), 0o600)  # type: ignore[arg-type]
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.remove(self._temporary)
             raise CheckpointError(
                 f"the checkpoint {self._path} cannot be written ({error.strerror or type(error).__name__}), so the run stopped; "
                 "what it charged stays. Make room and call run again: it goes on from the checkpoint before. Without one give "

@@ -202,7 +202,7 @@ def drive(run: Run, plan: RunPlan, budget: Budget, conclude: Function, opened: S
             program = prepare(plan.method.mapped_chunk, plan.arguments, rows=1)
         if run.checkpoint is not None:
             settings = np.array([plan.method.num_steps, *plan.settings])
-            digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments)
+            digest = placing.program_digest(program, plan.method.mapped_chunk, plan.arguments)
             contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
             run.checkpoint.hold(run.key, run.run_id, digest, contents)
         if opened is None:

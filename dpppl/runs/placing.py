@@ -30,7 +30,7 @@ def lowered(closed: Traced, arguments: Tree, quickly: bool, kept: bool = True) -
     """A proved program, to be compiled for these arguments and where they lie; `kept`: see `Lowered`."""
     placement, leaves = _placement(arguments), jax.tree.leaves(arguments)
     if _on_disk(arguments) is not None:  # it reads these rows alone: another run's must be another program
-        quickly = quickly and is_small(*jax.tree.leaves(plain(arguments)), *closed.out_avals)
+        quickly = quickly and is_small(*jax.tree.leaves(on_one_device(arguments)), *closed.out_avals)
         return Lowered(closed, leaves, quickly, kept=False)
     if placement is None:
         return Lowered(closed, leaves, quickly, kept=kept)
@@ -61,12 +61,12 @@ def on_one(tree: Tree, rows: Tree) -> Tree:
     return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
 
-def together(mapping: object, rows: Tree) -> Tree:
+def mapping_on(mapping: object, rows: Tree) -> Tree:
     """How several chains run: on one mesh they share its devices."""
     return jax.vmap if mapping == "pmap" and placement_of(rows) is not None else mapping
 
 
-def plain(arguments: Tree) -> tuple[Tree, ...]:
+def on_one_device(arguments: Tree) -> tuple[Tree, ...]:
     """Shapes of the arguments as they were on one device, where the program is the same on any number of them."""
 
     def of_rows(argument: Rows) -> Tree:
@@ -85,12 +85,12 @@ def contents(rows: Tree) -> Tree:
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
-def digest(program: Traced, function: Function, arguments: Tree) -> str:
+def program_digest(program: Traced, function: Function, arguments: Tree) -> str:
     """The digest of a program; for sharded rows, that of the program on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
-    alone = jax.make_jaxpr(function)(*plain(arguments))
-    return Lowered(alone, jax.tree.leaves(plain(arguments)), devices=jax.devices()[0].device_kind).digest
+    alone = jax.make_jaxpr(function)(*on_one_device(arguments))
+    return Lowered(alone, jax.tree.leaves(on_one_device(arguments)), devices=jax.devices()[0].device_kind).digest
 
 
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

@@ -23,8 +23,8 @@ from dpppl.report import render
 from dpppl.report.labels import Labels
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
-from dpppl.runs.budget import Budget, Charge, events_of
-from dpppl.runs.checkpoint import checked_path
+from dpppl.runs.budget import Account, Budget, Charge, events_of
+from dpppl.runs.checkpoint import Checkpoint, checked_path
 from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
 from dpppl.validation import checked, checked_call, checked_fields, full_signature, optional, positive, positive_integer
@@ -90,7 +90,7 @@ class Inputs(NamedTuple):
             return cls(split.num_rows, told(of_row), told(of_site), laws(split), split.assumed_public)
 
 
-class Facts(NamedTuple):
+class ReportFacts(NamedTuple):
     """A method's facts for a report.
 
     - **method** - its name.
@@ -168,6 +168,11 @@ class PrivateRunner(ABC):
         if (self.privacy.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
 
+    def _resumed(self) -> tuple[Checkpoint | None, Account]:
+        """The checkpoint, and the account without the charges of the run that it holds, which are those of the steps to come."""
+        checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint)
+        return checkpoint, self.budget.account("" if checkpoint is None else checkpoint.run_id)
+
     def grouped(self, model: Function, args: Tree, kwargs: Tree, key: jax.Array) -> tuple[Tree, Tree]:
         """The model's arguments in units, where these are larger than a row. The run's `key` decides which rows are kept."""
         return grouped(model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
@@ -185,7 +190,7 @@ class PrivateRunner(ABC):
             print(f"{self.name}:")
 
     @abstractmethod
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         """The method's facts for a report of these charges, of runs at this status."""
 
     def _begun(

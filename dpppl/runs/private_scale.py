@@ -107,7 +107,7 @@ def private_scale(
     rows, _ = arguments.arrays(_columns, (x,), {}, checked_mesh(mesh))
     mechanism = Mechanism(clipping=Flat(float(np.sqrt(width))), subsampling=FullBatch())
     charge_at = lambda sigma: Charge(mechanism, np.full(3, sigma), is_query=True)  # noqa: E731
-    sigma = budget.calibrate(charge_at) if noise_multiplier is None else noise_multiplier
+    sigma = budget.account().calibrate(charge_at) if noise_multiplier is None else noise_multiplier
     charge = charge_at(positive(sigma, name="noise_multiplier"))
     statistic = lambda state, row, _: _statistic(state, jnp.reshape(row[label], (width,)))  # noqa: E731
 
@@ -117,7 +117,7 @@ def private_scale(
 
     key = keys.stream(run.key, "query")
     state = {"kind": np.int32(0), "centre": np.zeros(width, np.float32), "bound": np.ones(width, np.float32)}
-    budget.admit([charge])
+    budget.account().admit([charge])
     with TRACING:
         compiled = prepare(program, (state, rows, key), rows=1)
     request = Request(

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import jax
-import numpy as np
 
 from dpppl.data.rows import devices_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.jaxprs import is_key
+from dpppl.information_flow.executables import digest_of
 from dpppl.ledger.follower import FollowedLedger
 from dpppl.processes import messages
 from dpppl.runs.budget import Budget
@@ -68,11 +67,5 @@ class ProcessGroup:
 
 def digest(tree: Tree) -> str:
     """Of the arrays, keys and other values in a pytree."""
-    found = hashlib.sha256(str(jax.tree.structure(tree)).encode())
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, str | bytes):
-            found.update(leaf if isinstance(leaf, bytes) else leaf.encode())
-            continue
-        array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
-        found.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return found.hexdigest()
+    leaves, structure = jax.tree.flatten(tree)
+    return hashlib.sha256("\n".join([str(structure), *map(digest_of, leaves)]).encode()).hexdigest()

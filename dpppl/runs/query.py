@@ -54,7 +54,7 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 
     - **budget** - the account, with a target where `noise_multiplier` is None.
     - **noise_multiplier** - noise sd in units of the bound, or None."""
-    noise = budget.calibrate(query.charge) if noise_multiplier is None else noise_multiplier
+    noise = budget.account().calibrate(query.charge) if noise_multiplier is None else noise_multiplier
     return query.charge(positive(noise, name="noise_multiplier"))
 
 
@@ -76,7 +76,7 @@ def noisy_query(
         return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
 
     arguments = (query.rows, query.public, keys.stream(key, "query"))
-    budget.admit([charge])
+    budget.account().admit([charge])
     compiled = prepare(program, arguments, rows=0)
     request = Request(
         what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin, print_cost=False,

@@ -5,7 +5,6 @@ each access is charged before it is made. A refusal up to the third leaves every
 """
 
 import contextlib
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.announcement import announce, reading_line
-from dpppl.runs.budget import Budget, Charge, Reservation, events_of
+from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.processes import ProcessGroup
 from dpppl.types import Tree
@@ -45,9 +44,9 @@ class Run:
             self.checkpoint.remove()
 
     @classmethod
-    def opened(cls, rng_key: Tree, path: str | os.PathLike[str] | None = None) -> "Run":
-        """Open a new run, or the one that the checkpoint at `path` holds, whose key then replaces `rng_key`."""
-        key, checkpoint = keys.as_key(rng_key), None if path is None else Checkpoint(path)
+    def opened(cls, rng_key: Tree, checkpoint: Checkpoint | None = None) -> "Run":
+        """Open a new run, or the one that the checkpoint holds, whose key then replaces `rng_key`."""
+        key = keys.as_key(rng_key)
         if checkpoint is not None and checkpoint.resumed:
             return cls(checkpoint.key, checkpoint.run_id, checkpoint)
         return cls(key, uuid.uuid4().hex, checkpoint)
@@ -123,12 +122,11 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
     processes = ProcessGroup.of(request.rows, budget)
     processes.agree(run.key, request.program, **request.shared)
-    before = events_of([c for name, own in tuple(budget.runs.items()) if name != run.run_id for c in own.charged])
     reading = reading_line(request.rows, request.charges) if request.print_cost else None
     reserve = partial(budget.reserve_for, request.charges, request.what, run.run_id)
     with processes.watched(), processes.enter("reservation", reserve) as reservation:
         origin = processes.enter("key", partial(claim, run.key, again=run.goes_on))
         report = request.begin(request.charges, origin)
         if report is not None:
-            announce(report, before, request.notes, request.print_cost, [reading, request.duration])
+            announce(report, reservation.before, request.notes, request.print_cost, [reading, request.duration])
         yield Session(request.charges, reservation, processes)

@@ -36,13 +36,13 @@ def begin(key: jax.Array) -> KeyOrigin:
     """Claim the key of a first state. Raises KeyReuseError if it was used."""
     origin = claim(key)
     with _lock:
-        _next[name_of(key)] = os.getpid(), 0
+        _next[name_in_ledger(key)] = os.getpid(), 0
     return origin
 
 
 def take(key: jax.Array, step: int) -> None:
     """Claim step number `step` of a key. Raises KeyReuseError if it, or a later one, was taken, or the key is not of here."""
-    name = name_of(key)
+    name = name_in_ledger(key)
     with _lock:
         process, first = _next.get(name, (0, 0))
         if process != os.getpid():
@@ -61,7 +61,7 @@ def take(key: jax.Array, step: int) -> None:
         _next[name] = process, step + 1
 
 
-def name_of(key: jax.Array) -> str:
+def name_in_ledger(key: jax.Array) -> str:
     """A name for the steps of a key, for a ledger. The key cannot be computed from it."""
     return "steps " + hashlib.sha256(b"single steps" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:32]
 

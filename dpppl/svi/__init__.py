@@ -29,7 +29,7 @@ What is made of a run.
     result              parameters, draws, verdict, report
 
 The calls of a user.
-    settings            arguments, checked; budget and report
+    settings            arguments, checked, and their defaults; budget and report
     binding             arguments -> objective
     by_hand             init, update and charged queries
     runner              NumPyro's run

@@ -95,7 +95,7 @@ class SVIByHand(SVISettings):
             step = self.step_function(objective, self.mechanism, noise)
             self._programs[shapes] = prepare(lambda *arguments: step(*arguments)[0], arguments, rows=1)
         charge, take = Charge(self.mechanism, np.array([noise])), partial(single_steps.take, key, count)
-        self.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)
+        self.budget.charge_one(charge, "SVI.update", single_steps.name_in_ledger(key), take)
         for origin in (KeyOrigin.of(key), KeyOrigin(KeySource.STATE, "as init was given")):
             self._provenance = self._provenance.and_now(Status.BY_HAND, origin, self._first_start)
         return self._programs[shapes](*arguments), None

@@ -1,4 +1,4 @@
-"""Optimisers that need no loss value, since a loss would be another access of the data; the default one."""
+"""Optimisers that need no loss value, since a loss would be another access of the data."""
 
 import importlib
 
@@ -12,7 +12,6 @@ from dpppl.jaxprs import depends_on
 from dpppl.model.refusals import check_captured
 from dpppl.types import BySite, Foreign, Function, Tree
 
-NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 _REFUSED = (
     "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "
     "of the data); use one that needs gradients only, such as optax.adam."
@@ -108,23 +107,3 @@ def check_without_loss(optim: _NumPyroOptim, params: Tree, num_rows: int) -> tup
     if depends_on(flat, np.float32(0.0), *leaves)[0]:
         raise ConfigurationError(_REFUSED)
     return captured + check_captured(jax.make_jaxpr(flat)(np.float32(0.0), *leaves), {num_rows}, "optimiser")
-
-
-class DefaultOptimizer(_NumPyroOptim):
-    """Adam with a cosine learning-rate schedule from .04 to .004. Its pickle holds `num_steps` only.
-
-    One configuration for every epsilon, that of Adult's table in docs/appendix/chains-measured.md: 400 steps on full batches,
-    then the average of the last half of the iterates. Adam's step does not depend on the scale of the gradients, so it suits all
-    norms and budgets.
-
-    - **num_steps** - length of the schedule."""
-
-    def __init__(self, num_steps: int) -> None:
-        import optax
-
-        schedule = optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE)
-        super().__init__(of_optax, optax.adam(schedule))
-        self.num_steps = num_steps
-
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return type(self), (self.num_steps,)

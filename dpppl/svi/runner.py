@@ -20,15 +20,14 @@ from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.report.report import PrivacyReport
-from dpppl.runs.budget import Charge, counted
+from dpppl.runs.budget import Charge, steps_of_state
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, RunPlan, drive, on_host
 from dpppl.runs.histogram import Histogram
 from dpppl.runs.session import Run, Session
-from dpppl.svi import optimizers
 from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import counted_rows
+from dpppl.svi.settings import NUM_STEPS, DefaultOptimizer, counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, thinning_for
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
@@ -99,15 +98,16 @@ class SVI(SVIByHand):
     """
 
     @checked
-    def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS, init_state: SVIState | None = None) -> PrivacyReport:
+    def privacy_plan(self, num_steps: int = NUM_STEPS, init_state: SVIState | None = None) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data; before a first run, of no wide model.
 
         - **num_steps** - steps of the run.
         - **init_state** - the state that it goes on from: parts of `Partition` go round with its steps."""
         if init_state is not None:
             check_state(init_state, "init_state", self.optim)
+        account, num_steps = self.budget.account(), positive_integer(num_steps, name="num_steps")
         first, frame = (0, None) if init_state is None else (int(init_state.i), False)
-        return self._planned(self._charges(positive_integer(num_steps, name="num_steps"), first, frame=frame))
+        return self._planned(self._charges(account, num_steps, first, frame))
 
     @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
@@ -116,7 +116,7 @@ class SVI(SVIByHand):
         - **state** - a state that `update` returned: what its steps have cost, without all else; ConfigurationError if it
           counts none. Such states hold the key: keep them secret."""
         if state is not None:
-            charges = [Charge(self.mechanism, np.full(counted(state.i), self.fixed_noise()))]
+            charges = [Charge(self.mechanism, np.full(steps_of_state(state.i), self.fixed_noise()))]
             origin = KeyOrigin(KeySource.STATE, "as init was given")
             return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._first_start))
         return super().privacy_report()
@@ -157,31 +157,32 @@ class SVI(SVIByHand):
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
-        num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
+        num_steps = positive_integer(NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if init_state is None and isinstance(self._optim, MovedOptimizer):
             self._optim = MovedOptimizer(num_steps, self._optim.movement)
-        elif self._optim is None or (init_state is None and isinstance(self._optim, optimizers.DefaultOptimizer)):
-            self._optim = optimizers.DefaultOptimizer(num_steps)
-        run = Run.opened(rng_key, self.checkpoint)
-        args, kwargs = self.grouped(self.model, args, kwargs, run.key)
-        start = self._start_from(init_state, init_params)
+        elif self._optim is None or (init_state is None and isinstance(self._optim, DefaultOptimizer)):
+            self._optim = DefaultOptimizer(num_steps)
         opened: Session | None = None
         with ExitStack() as held:
             with self.budget.one_at_a_time:  # until the clipping norm is known
+                checkpoint, account = self._resumed()
+                run = Run.opened(rng_key, checkpoint)
+                args, kwargs = self.grouped(self.model, args, kwargs, run.key)
+                start = self._start_from(init_state, init_params)
                 # A stream of its own: whatever else is made from this key has other noise.
                 objective, state = self._bind(keys.stream(run.key, "run"), args, kwargs, init_params)
                 check_num_data(self.num_data, objective.split.num_rows)
                 if init_state is not None:
                     check_state(init_state, "init_state", self.optim)
                     state = continued(init_state, state)
-                *first, charge = self._charges(num_steps, int(state.i), run.run_id)
+                *first, charge = self._charges(account, num_steps, int(state.i))
                 locator, (rows, public) = None, objective.split.arrays(args, kwargs, self.mesh)
                 if len(first) > 1 and init_state is None and init_params is None:
-                    arguments = self.model, objective.split, rows, public, run.key, first[0], self.unit
-                    locator = locator_or_none(self.frame is True, *arguments)
+                    rest = self.model, objective.split, rows, public, first[0], self.unit
+                    locator = locator_or_none(self.frame is True, run.key, *rest)
                 if len(first) > 1 and locator is None:
-                    *first, charge = self._charges(num_steps, int(state.i), run.run_id, frame=False)
-                self.budget.admit([*first, charge], run.run_id)
+                    *first, charge = self._charges(account, num_steps, int(state.i), False)
+                account.admit([*first, charge])
                 thinning = thinning_for(state.optim_state, num_steps, thinning)
                 begin = partial(self._begin, objective, rows, start if locator is None else Start.FRAME)
 

@@ -1,4 +1,4 @@
-"""The arguments of `dpppl.SVI`, checked; its budget, and the results of its runs."""
+"""The arguments of `dpppl.SVI`, checked, and their defaults; its budget, and the results of its runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from numpyro.optim import _NumPyroOptim
 
 from dpppl.access.clipping import Centred, Flat, clipping_of
 from dpppl.access.mechanism import Mechanism
@@ -17,9 +18,9 @@ from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Account, Charge
 from dpppl.runs.driver import Program
-from dpppl.runs.private_runner import Facts, PrivateRunner, after_run
+from dpppl.runs.private_runner import PrivateRunner, ReportFacts, after_run
 from dpppl.subsampling import FullBatch, Poisson, Subsampling
 from dpppl.subsampling.scheme import BATCH
 from dpppl.svi import optimizers
@@ -31,8 +32,30 @@ from dpppl.svi.verdict import TAIL, Convergence, tail_of
 from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
 
+NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
+"""The defaults of a run: its steps; the learning rate of Adam at the first of them, and the share of it that the last has."""
 _BATCH = 4_096
 """Rows of a step of a wide model."""
+
+
+class DefaultOptimizer(_NumPyroOptim):
+    """Adam with a cosine learning-rate schedule from .04 to .004. Its pickle holds `num_steps` only.
+
+    One configuration for every epsilon, that of Adult's table in docs/appendix/chains-measured.md: 400 steps on full batches,
+    then the average of the last half of the iterates. Adam's step does not depend on the scale of the gradients, so it suits all
+    norms and budgets.
+
+    - **num_steps** - length of the schedule."""
+
+    def __init__(self, num_steps: int) -> None:
+        import optax
+
+        schedule = optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE)
+        super().__init__(optimizers.of_optax, optax.adam(schedule))
+        self.num_steps = num_steps
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.num_steps,)
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -102,7 +125,7 @@ class SVISettings(Fixed, PrivateRunner):
     def optim(self) -> Foreign:
         """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
         if self._optim is None:
-            self._optim = optimizers.DefaultOptimizer(optimizers.NUM_STEPS)
+            self._optim = DefaultOptimizer(NUM_STEPS)
         if self._optim == optimizers.LOST:
             raise ConfigurationError(
                 "this SVI was pickled without its optimiser, whose functions pickle does not take; install cloudpickle before "
@@ -166,13 +189,11 @@ class SVISettings(Fixed, PrivateRunner):
         """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
-    def _charges(
-        self, num_steps: int, first: int, run_id: str | None = None, frame: bool | None = None
-    ) -> list[Charge]:
-        """A run's charges at the noise multiplier that the budget gives, the last that of its steps. Looks at no data.
+    def _charges(self, account: Account, num_steps: int, first: int, frame: bool | None = None) -> list[Charge]:
+        """A run's charges at the noise multiplier that its account gives, the last that of its steps. Looks at no data.
 
         Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
-        number of steps fit one. `run_id`: of a run that is resumed."""
+        number of steps fit one."""
         has_frame = (self._may_have_frame and (self.frame or num_steps >= FEWEST_STEPS)) if frame is None else frame
         share = count_share_of(self.mechanism.clipping, self.measure_clipping, self._has_auto_norm)
         mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=share)
@@ -185,13 +206,13 @@ class SVISettings(Fixed, PrivateRunner):
             return [*first_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
-        return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
+        return charges_at(account.calibrate(charges_at) if noise is None else noise)
 
     def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """`svi_step` with these settings, a function of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient)
 
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+    def _facts(self, charges: Sequence[Charge], status: Status) -> ReportFacts:
         inputs, queries = self._inputs, [charge for charge in charges if charge.is_query]
         captured = () if self._objective is None else self._objective.captured
         steps = [charge for charge in charges if charge.is_steps]
@@ -199,7 +220,7 @@ class SVISettings(Fixed, PrivateRunner):
         if self._scale is None:  # a norm may have been chosen after the steps were planned
             mechanism = replace(mechanism, clipping=self.mechanism.clipping)
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
-        return Facts(
+        return ReportFacts(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
             mechanism=MechanismFacts.of(mechanism, inputs.num_rows),
             details=SVIDetails(

@@ -17,6 +17,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
 from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
+from dpppl.output import aligned
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import Tree
 
@@ -127,8 +128,8 @@ class Convergence(Verdict):
 
     def __str__(self) -> str:
         first, *rest = map(str, self.findings)
-        width = max((len(p.name) for p in self.parameters), default=0)
-        parameters = [f"  {p.name:<{width}}  {p}" for p in self.parameters if self.num_iterates >= _MIN_LENGTH]
+        shown = self.parameters if self.num_iterates >= _MIN_LENGTH else ()
+        parameters = [f"  {line}" for line in aligned([(p.name, str(p)) for p in shown])]
         counts = [(word, *sites_with(word, self.latents)) for word in (LEARNED, PARTLY, MEAN, PRIOR, HIDDEN)]
         latents = ", ".join(f"{count} {word} ({sites})" for word, count, sites in counts if count)
         learned = self.labels.named(f"latents: {latents}") if latents and not self.refusals else ""

@@ -243,7 +243,7 @@ def test_factors_of_a_row_are_its_gradient(program):
     else:
         (z, row), kinds = test_ghost.drawn(program, 1, 0), test_ghost.NETWORKS[program][2]
         row = jax.tree.map(lambda leaf: leaf[0], row)
-    planned = factors.plan(program, z, row)
+    planned = factors.factor_plan(program, z, row)
     assert [form.kind for form in planned.forms] == kinds and len(planned.summed) == SUMMED[program]
     found = jax.jit(lambda leaves: factors.factors(planned, leaves))(jax.tree.leaves((z, row)))
     expected = jax.tree.leaves(jax.jit(jax.grad(program))(z, row, None))
@@ -255,7 +255,7 @@ def test_a_lookup_of_many_rows_of_a_table_is_no_saving():
     """Of a table of 20 rows five are; its rows' numbers are the row's own, though those below 0 were counted from the end."""
     z = {"table": np.zeros((20, 12), np.float32), "v": np.zeros((12, 9), np.float32)}
     for count, kind in ((5, "lookup"), (6, "whole")):
-        form = factors.plan(clipped_words, z, (np.zeros(count, np.int32),)).forms[0]
+        form = factors.factor_plan(clipped_words, z, (np.zeros(count, np.int32),)).forms[0]
         assert (form.kind, form.exact) == (kind, kind == "lookup")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpppl.access import ghost_sum as sums
-from dpppl.access.clipping import SLACK, Centred, Flat, counted, with_count
+from dpppl.access.clipping import SLACK, Centred, Flat, clipping_counts, with_count
 from dpppl.access.drawn import Drawn
 from dpppl.access.exact_sum import over_chunks, sum_of_rows
 from dpppl.access.factors import Form
@@ -49,7 +49,7 @@ def test_rows_without_a_norm_have_counts_of_their_own():
     np.testing.assert_allclose(found[:, 2], [0.0] * 3 + [0.5] * 2 + [0.0] * 2)
     assert not found[:5, 0].any() and np.max(np.linalg.norm(found, axis=1)) <= 0.5 * (1.0 + 1e-6)
     with jax.enable_x64(True):
-        np.testing.assert_allclose(counted(jnp.square(jnp.asarray(values, float)) / 4.0), found, atol=1e-7)
+        np.testing.assert_allclose(clipping_counts(jnp.square(jnp.asarray(values, float)) / 4.0), found, atol=1e-7)
 
 
 def test_only_a_kind_with_a_rule_is_weighed():

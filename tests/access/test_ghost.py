@@ -17,7 +17,7 @@ from dpppl.access.clipping import SLACK, Flat, with_count
 from dpppl.access.convolutions import patches, rewrite
 from dpppl.access.door import noisy_sum
 from dpppl.access.drawn import Drawn
-from dpppl.access.factors import Form, plan, restored
+from dpppl.access.factors import Form, factor_plan, restored
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
 from dpppl.subsampling import FullBatch, Poisson
@@ -170,7 +170,7 @@ def test_products_in_loops_are_found():
         (loops, [(15, 10, 10), (15, 7, 10), (15, 10, 10), (5, 10, 10)]),
     ):
         z, rows = drawn(program, 2, 0)
-        found = plan(program, z, jax.tree.map(lambda x: x[0], rows), None)
+        found = factor_plan(program, z, jax.tree.map(lambda x: x[0], rows), None)
         assert [use.sizes()[1:] for use in found.summed] == expected
 
 

@@ -42,7 +42,7 @@ MUTATIONS = [
     left_out("an access is made of anything", f"{DOOR}Access.__post_init__", "_check_classes(self)", "None", FORGED, ("equations",)),
     left_out("anything is bound", f"{DOOR}_shapes", "_check_classes(access)", "None", FORGED, ("equations",)),
     left_out("anything is proved", f"{DOOR}_roles", '_check_classes(parameters["access"])', "None", FORGED, ("equations",)),
-    left_out("containers of any class", f"{DOOR}plain", "return jax.tree.structure(rebuilt(tree))", "return tree",
+    left_out("containers of any class", f"{DOOR}plain_structure", "return jax.tree.structure(rebuilt(tree))", "return tree",
              "test_mechanism:test_no_container_of_the_callers_is_put_together_behind_the_door", (found("test_mechanism:Meeting"), lambda: list)),
     # What a row's linear algebra sees
     left_out("LAPACK sees infinities", f"{LINEAR}_of_finite", "jnp.isfinite(x)", "~jnp.isnan(x)", PRINTS, ("value", "capfd")),
@@ -53,7 +53,7 @@ MUTATIONS = [
     # Clipping
     left_out("any norm", f"{CLIP}Flat.__post_init__", "not 1e-30 <= norm <= 1e18", "norm < 0", "test_clipping:test_a_clipping_norm_that_bounds_nothing_is_refused", (1e19,)),
     left_out("rows not drawn are counted", f"{CLIP}with_count", "counts if mask is None else", "counts if True else", COUNTED),
-    left_out("infinities count as clipped", f"{CLIP}counted", "jnp.where(is_finite & ~is_silent,", "jnp.where(~is_silent,",
+    left_out("infinities count as clipped", f"{CLIP}clipping_counts", "jnp.where(is_finite & ~is_silent,", "jnp.where(~is_silent,",
              f"{RULES}rows_without_a_norm_have_counts_of_their_own"),
     left_out("long rows' squares in float32", "dpppl.access.clipping:_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
     # Weights of factors

@@ -92,8 +92,8 @@ MUTATIONS = [
              "rate = 63.0 / number_of(rows)", CONSTANT, ("MCMC", "monkeypatch", "capfd")),
     Mutation("NoiseAware's noise from the number of rows", "dpppl.row_statistics.releases:_access", "noise_multiplier=state.noise_multiplier",
              "noise_multiplier=state.noise_multiplier * (1.0 + 1.0 / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("NoiseAware", "monkeypatch", "capfd")),
-    Mutation("a share of the rows is printed", "dpppl.runs.session:session", "announce(report, before, request.notes,",
-             'announce(report, before, [f"a row is {1.0 / len(next(iter(request.rows.values()))):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
+    Mutation("a share of the rows is printed", "dpppl.runs.session:session", "announce(report, reservation.before, request.notes,",
+             'announce(report, reservation.before, [f"a row is {1.0 / len(next(iter(request.rows.values()))):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
     # Lengths, types, domains and edges taken from data
     Mutation("a type as small as the values allow", "dpppl.model.array_likes:_as_array", "if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)): return value",
              "if isinstance(value, (*ARRAYS, np.generic, type, list, tuple)): return value.astype(np.int8) if getattr(value, 'dtype', None) == np.float32 and np.all(np.isin(value, (0, 1))) else value",

@@ -22,7 +22,7 @@ from dpppl.accounting import (
     to_dp_event,
 )
 from dpppl.accounting.curves import Curve
-from dpppl.accounting.losses import Access
+from dpppl.accounting.losses import DominatingPair
 from dpppl.accounting.unit import Unit
 from dpppl.errors import ConfigurationError
 
@@ -518,6 +518,6 @@ def events(*pairs):
 
 
 def test_losses_on_a_grid_begin_below_the_least():
-    access = Access(np.ones(1), np.ones(1), np.zeros(1), np.ones(1), 1)
+    access = DominatingPair(np.ones(1), np.ones(1), np.zeros(1), np.ones(1), 1)
     least = access.nodes[1][0]
     assert least - 1e-3 <= access.on_grid(1e-3).index[0] * 1e-3 <= least

@@ -178,7 +178,7 @@ def access(sigma, rate, adding=False):
     """Removing or adding a row, as pairs of mixtures of unit normals."""
     row = (np.array([0.0, 1 / sigma]), np.array([1 - rate, rate])) if rate < 1 else (np.array([1 / sigma]), np.ones(1))
     none = np.zeros(1), np.ones(1)
-    return losses.Access(*none, -row[0], row[1], 1) if adding else losses.Access(*row, *none, 1)
+    return losses.DominatingPair(*none, -row[0], row[1], 1) if adding else losses.DominatingPair(*row, *none, 1)
 
 
 @pytest.mark.parametrize("adding", [False, True])

@@ -61,7 +61,7 @@ def test_every_option_costs_the_target_as_the_door_charges_it(plan):
 def test_what_is_said_of_noise_aware_is_its_own_plan():
     """Its noise is more than that of its late scores alone: by 1.7 times where the curvature is known."""
     own, of_run = plan_of(True, 5, 20_000), looks.shares(5, 20_000)
-    late = [access for access in own.accesses[-LATE - 1 :] if access.kind == "look"]
+    late = own.looks[-LATE:]
     assert own.num_accesses == looks.ACCESSES and sum(a.share for a in late) == pytest.approx(of_run.late)
     assert {a.score_share for a in late} == {1.0 - of_run.curvature}
     alone = 4.0 * 50.0**2 / (sum(a.share * a.score_share for a in late) * 20_000)

@@ -228,14 +228,14 @@ class Counted:
 def asked(altered):
     """The blocks that programs ask for, two of them to a pass over N rows."""
     found = []
-    block = disk.Reading.block
+    block = disk.TableReader.block
 
     def counted(self, start, size):
         found.append((start, size))
         return block(self, start, size)
 
     smaller_blocks(altered, 608)
-    altered.setattr(disk.Reading, "block", counted)
+    altered.setattr(disk.TableReader, "block", counted)
     return found
 
 

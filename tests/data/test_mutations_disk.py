@@ -28,8 +28,8 @@ MUTATIONS = [
     Mutation("an index off by one", f"{DRAWN}_on_disk", "placement.drawn(part(index))", "placement.drawn(part(index) + 1)", BITS, bits(SPARSE)),
     Mutation("all rows draw as the first ones", f"{DRAWN}_on_disk", "num_rows, step, start, size)", "num_rows, step, 0, size)", BITS, bits(DENSE)),
     Mutation("rows with others' numbers", f"{DRAWN}_on_disk", "places = start + jnp.arange(size, dtype=jnp.int32)", "places = jnp.arange(size, dtype=jnp.int32)", BITS, bits(FULL)),
-    Mutation("another block read ahead", f"{READING}Reading.block", "self._submit(following, size)", "self._submit(start, size)", BITS, bits(FULL)),
-    Mutation("rows drawn in another order", f"{READING}Reading.drawn", "table.take(flat)", "table.take(flat[::-1])", BITS, bits(SPARSE)),
+    Mutation("another block read ahead", f"{READING}TableReader.block", "self._submit(following, size)", "self._submit(start, size)", BITS, bits(FULL)),
+    Mutation("rows drawn in another order", f"{READING}TableReader.drawn", "table.take(flat)", "table.take(flat[::-1])", BITS, bits(SPARSE)),
     Mutation("a program is kept for other rows", "dpppl.information_flow.executables:Lowered.__init__", "self._kept = kept and", "self._kept =",
              "test_disk:test_a_program_reads_the_rows_that_it_was_made_for", ("tmp_path",)),
 ]  # fmt: skip

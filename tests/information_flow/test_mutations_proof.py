@@ -9,7 +9,6 @@ LATTICE = f"{FLOW}lattice:"
 WALK, CONTROL, FOLLOWED = f"{FLOW}walk:Walk.", f"{FLOW}walk:", f"{FLOW}rules:followed"
 KEYS, RULES, PROOF = f"{FLOW}lattice:", f"{FLOW}rules:", f"{FLOW}proof:"
 DOOR, SUM = "dpppl.access.mechanism:Mechanism.access", "dpppl.access.exact_sum:sum_of_rows"
-NOISY = "(part + scale * piece.reshape(leaf.shape)) * norm"
 
 
 def caught(bug, where, old, new, table, name):
@@ -53,7 +52,7 @@ MUTATIONS = [
     caught("every second is every one", FOLLOWED, "- {1}", "- {1, 2}", "survivor", "every second child"),
     caught("the start of a slice", FOLLOWED, "number_of(axis(k), n)", "number_of(axis(k))",
            "survivor", "the start of a slice"),
-    caught("the place of one element", FOLLOWED, "Number(n) if out.shape[k] == 1", "Number(0) if out.shape[k] == 1",
+    caught("the place of one element", FOLLOWED, "Integer(n) if out.shape[k] == 1", "Integer(0) if out.shape[k] == 1",
            "survivor", "one element in two ways"),
     caught("casts keep all bits", FOLLOWED, "first.number if is_followed(out) else None", "first.number",
            "hole", "a counter that is cast"),
@@ -110,7 +109,7 @@ MUTATIONS = [
            "hole", "a counter above its end"),
     caught("loops that may not end are one turn", f"{WALK}while_loop", "None if counting is None", "1 if counting is None",
            "survivor", "one step in a loop without an end"),
-    caught("one turn more", f"{WALK}scan", "{iteration: Number(length)}", "{iteration: Number(length + 1)}",
+    caught("one turn more", f"{WALK}scan", "{iteration: Integer(length)}", "{iteration: Integer(length + 1)}",
            "survivor", "a count after a loop"),
     caught("reversed scans", f"{WALK}scan", 'value.lost() if equation.params["reverse"] else', "", "form", "steps backwards"),
     caught("stacked outputs", f"{WALK}scan", "value.lost() for value in stacked", "value for value in stacked",
@@ -141,7 +140,7 @@ MUTATIONS = [
              "test_information_flow_holes:test_only_named_generators"),
     caught("draws are not noted", f"{WALK}equation", "if inputs[0].key is not None", "if False",
            "reused", "an access and a draw"),
-    caught("draws of an array are one", f"{WALK}use", "number_of(counter(length))", "Number(0)",
+    caught("draws of an array are one", f"{WALK}use", "number_of(counter(length))", "Integer(0)",
            "hole", "draws of an array of keys"),
     caught("callbacks are given rows", f"{WALK}check_effects", "if value.is_secret", "if False", "effect", "print"),
     Mutation("callbacks return what is public", f"{WALK}check_effects", "elif equation.outvars:", "elif False:",
@@ -172,7 +171,9 @@ MUTATIONS = [
     caught("one key for all chains", "dpppl.access.door:_batch", "if axes[k] is None", "if False", "reused", "one key for all chains"),
     Mutation("batched rows", "dpppl.access.door:_batch", "any(axes[k] is not None for k in access.roles.rows)", "False",
              "test_information_flow:test_batched_rows_are_refused"),
-    Mutation("one noise for two sites", DOOR, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:n] for n in sizes]",
+    Mutation("one noise for two sites", "dpppl.randomness.normal:added",
+             "jnp.split(draws, np.cumsum([math.prod(total.shape) for total in totals])[:-1])",
+             "[draws[:math.prod(total.shape)] for total in totals]",
              "test_mechanism:test_two_sites_have_independent_noise"),
     Mutation("noise of the subsampling", DOOR, 'keys.stream(key, "noise"), step', 'keys.stream(key, "subsampling"), step',
              "test_mechanism:test_every_draw_of_every_step_has_a_key_of_its_own",
@@ -180,7 +181,7 @@ MUTATIONS = [
     Mutation("a step of 16 bits", DOOR, 'keys.stream(key, "noise"), step', 'keys.stream(key, "noise"), step % 2**16',
              "test_mechanism:test_every_draw_of_every_step_has_a_key_of_its_own",
              (lambda: __import__("dpppl").Poisson(0.5), "monkeypatch")),
-    Mutation("noise subtracted again", DOOR, NOISY, "(part + 0 * scale * piece.reshape(leaf.shape)) * norm",
+    Mutation("noise subtracted again", "dpppl.randomness.normal:added", "total + scale * piece", "total + 0 * scale * piece",
              "test_mechanism:test_an_empty_batch_still_adds_noise"),
     Mutation("the same row many times", DOOR, "total = sum_of_rows(of_row, drawn, clip",
              "total = sum_of_rows(of_row, drawn._replace(rows=jax.tree.map(lambda x: x[jnp.zeros(len(x), int)], drawn.rows)), clip",

@@ -430,12 +430,12 @@ def test_a_charge_is_on_the_disk_before_it_returns(path, monkeypatch):
 
     ledger, calls = full_batch_ledger(path), []
     ledger.reserve("a", gaussian(5), "a test")
-    for module, name in ((os, "pwrite"), (os, "fsync"), (fcntl, "flock")):
+    for module, name in ((os, "pwrite"), (os, "fsync"), (os, "replace"), (fcntl, "flock")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, real=real: (calls.append((name, a[1:])), real(*a))[1])
     ledger.charge("a", gaussian(5), 0, 5)
     names = [name if name != "flock" else ("lock", "unlock")[a == (fcntl.LOCK_UN,)] for name, a in calls]
-    assert names == ["lock", "pwrite", "fsync", "pwrite", "fsync", "unlock"] and calls[0][1] == (fcntl.LOCK_EX,)
+    assert names == ["lock", "pwrite", "fsync", "fsync", "replace", "unlock"] and calls[0][1] == (fcntl.LOCK_EX,)
 
 
 def no_room(number):

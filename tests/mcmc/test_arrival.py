@@ -8,7 +8,7 @@ import pytest
 from numpyro.distributions import constraints
 
 import dpppl
-from dpppl.mcmc.measured import Arrival, Measured, Noise, excess_of, noise_of
+from dpppl.mcmc.measured import Arrival, MeasuredChains, Noise, excess_of, noise_of
 from dpppl.mcmc.verdict import MEAN, MOVING, READ, SHORT, UNSTABLE, reading
 
 STEP = 0.01
@@ -36,7 +36,7 @@ def paths(rng, friction, curvature, *, draws, chains=1, size=1, thinning=1, warm
 
 def words(middle, positions, noise):
     """Verdicts on each element, each as that of a run of its own; priors are a hundred times as wide as posteriors."""
-    measured = Measured(step_size=STEP, excess=excess_of(middle, positions, noise))
+    measured = MeasuredChains(step_size=STEP, excess=excess_of(middle, positions, noise))
     prior, found = {"z": np.random.default_rng(0).normal(0.0, 300.0, (1_000, 1))}, []
     for element in range(middle["z"].shape[2]):
         run = [{"z": values["z"][..., [element]]} for values in (middle, positions)]

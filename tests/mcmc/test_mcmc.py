@@ -337,6 +337,7 @@ def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
     samples, used = mcmc.get_samples()["mean"], set(claimed)
     watch = Watch(monkeypatch)
     watch.mcmc = mcmc
+    monkeypatch.setattr("dpppl.runs.driver.prepare_all", None)  # refused before programs are traced
     with pytest.raises(BudgetExceededError, match="nothing was run and nothing was charged"):
         mcmc.run(jax.random.key(2), Y)
     mcmc.post_warmup_state = mcmc.last_state
@@ -385,11 +386,10 @@ def test_keys(claimed):
     key = dpppl.secret_key()
     mcmc.run(key, Y, extra_fields=("i",))
     assert "operating system's entropy" in mcmc.privacy_report().provenance.key_origin
-    for again in (mcmc, mcmc_of()):
-        with pytest.raises(KeyReuseError, match=r"call dpppl\.secret_key\(\) again"):
-            again.run(key, Y)
-        with pytest.raises(KeyReuseError):
-            again.run(jax.random.key_data(key), Y)
+    with pytest.raises(KeyReuseError, match=r"call dpppl\.secret_key\(\) again"):
+        mcmc.run(key, Y)
+    with pytest.raises(KeyReuseError):
+        mcmc_of().run(jax.random.key_data(key), Y)
     assert accesses(mcmc) == 32
     for name in ("rng_key", "6"):  # NumPyro would take the position
         with pytest.raises(ConfigurationError, match="extra_fields cannot name rng_key"):

@@ -11,7 +11,7 @@ from numpyro import handlers
 import dpppl
 from dpppl.findings.learned import LEARNED, PRIOR, Learned
 from dpppl.mcmc import verdict
-from dpppl.mcmc.measured import Arrival, Measured, Noise, excess_of
+from dpppl.mcmc.measured import Arrival, MeasuredChains, Noise, excess_of
 from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, reading
 
 READABLE = (READ, MEAN)
@@ -32,7 +32,7 @@ def chain(rng, curvature, mode, step, draws=1_000, friction=1.0):
 
 
 def found(middle, positions, noise, prior):
-    measured = Measured(step_size=0.1, excess=excess_of(middle, positions, noise))
+    measured = MeasuredChains(step_size=0.1, excess=excess_of(middle, positions, noise))
     return reading(middle, measured, Arrival.of(middle, positions, noise), {"w": prior})
 
 
@@ -222,7 +222,7 @@ def test_the_sites_that_are_waited_for_are_named():
     samples = {"level": walk, "slope": 0.1 * rng.standard_normal((1, draws)), "other": rng.standard_normal((1, draws))}
     samples["sum"] = samples["level"] + samples["slope"]
     prior = {site: rng.standard_normal(1_000) for site in samples}
-    measured = Measured(step_size=0.1, excess=dict.fromkeys(("level", "slope", "other"), 0.0))
+    measured = MeasuredChains(step_size=0.1, excess=dict.fromkeys(("level", "slope", "other"), 0.0))
     found = reading(samples, measured, Arrival(), prior)
     assert found.words["level"] == SHORT and found.words["slope"] == found.words["sum"] == f"{DEPENDS}level"
     assert found.words["other"] == f"{DEPENDS}level" or found.words["other"] == PRIOR
@@ -232,7 +232,7 @@ def test_the_sites_that_are_waited_for_are_named():
     )  # an improper prior excludes nothing
     assert fixed.words["slope"] == f"{DEPENDS}level"
     constant = reading(
-        {"a": np.ones((1, draws))}, Measured(step_size=0.1, excess={"a": 0.0}), Arrival(), {"a": np.ones(1_000)}
+        {"a": np.ones((1, draws))}, MeasuredChains(step_size=0.1, excess={"a": 0.0}), Arrival(), {"a": np.ones(1_000)}
     )
     assert constant.words["a"] == READ
 

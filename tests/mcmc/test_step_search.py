@@ -20,7 +20,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.findings.counted_rows import IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.mcmc.bound import BoundKernel
-from dpppl.mcmc.measured import Arrival, Measured, mean_counts
+from dpppl.mcmc.measured import Arrival, MeasuredChains, mean_counts
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, reading
 from dpppl.runs.histogram import SHARE
@@ -243,12 +243,12 @@ def test_verdicts():
     white, walk = rng.standard_normal((1, 400, 1)), np.cumsum(rng.standard_normal((1, 400, 1)), axis=1)
     samples = {"w": np.concatenate([white, walk], axis=2), "twice": 2.0 * white}
     few, many = (ClippedRows(share=0.02, error=0.001, num_rows=number) for number in (1_000, 1_000_000))
-    fine = Measured(step_size=0.1, excess={"w": 0.2}, clipped=few)
+    fine = MeasuredChains(step_size=0.1, excess={"w": 0.2}, clipped=few)
     prior = {site: rng.normal(0.0, 30.0, (1_000, value.shape[2])) for site, value in samples.items()}
     found = lambda measured, draws=samples: reading(draws, measured, Arrival(), prior).words  # noqa: E731
     assert list(found(fine)["w"]) == [READ, SHORT]
     assert list(found(replace(fine, clipped=many))["w"]) == [CLIPPED, SHORT]
-    assert list(found(Measured(step_size=0.1, excess={"w": 0.7}))["twice"]) == [UNSTABLE]
+    assert list(found(MeasuredChains(step_size=0.1, excess={"w": 0.7}))["twice"]) == [UNSTABLE]
     lost = {"w": np.where(np.arange(400)[None, :, None] == 7, np.nan, samples["w"])}
     assert list(found(fine, lost)["w"]) == [UNSTABLE, UNSTABLE]
     ignored = CountedRows(outside=None, missing=0.109, silent=0.0, std=0.001)

@@ -26,7 +26,7 @@ def expected(dimension=4, prior=1e4, **changes):
 
 def chosen(lengths, noise, noise_std=5.0, **changes):
     """The norm where sums of scores have noise of this variance, in squared norms."""
-    return bounds.chosen_norm(
+    return bounds.norm_of_looks(
         norms_of(lengths, noise_std), expected(**changes), noise, float(len(lengths)), len(lengths)
     )
 
@@ -96,7 +96,9 @@ def test_a_frame_takes_no_norm_that_moves_nothing(monkeypatch):
     for tail, is_shorter in ((0.3, True), (1.5, False)):
         lengths = np.exp(tail * np.random.default_rng(1).standard_normal(20_000))
         norms = norms_of(lengths, 5.0)
-        long, short = (bounds.chosen_norm(norms, expected(), 3.0, 2e4, 20_000, negligible) for negligible in (0.0, 0.3))
+        long, short = (
+            bounds.norm_of_looks(norms, expected(), 3.0, 2e4, 20_000, negligible) for negligible in (0.0, 0.3)
+        )
         assert (short < 0.9 * long) == is_shorter and short <= long, (tail, short, long)
         assert moved(lengths, short) < 0.5 or short == long
 
@@ -104,7 +106,7 @@ def test_a_frame_takes_no_norm_that_moves_nothing(monkeypatch):
 def test_a_prior_that_rules_lets_no_norm_drown_the_data():
     """The planted fault allows a tenth of the whole posterior's width, as much as there is to learn here."""
     lengths, norms = hidden(0)
-    norm = bounds.chosen_norm(norms, expected(prior=3e-3), 3e5, 9e3, 9_000)
+    norm = bounds.norm_of_looks(norms, expected(prior=3e-3), 3e5, 9e3, 9_000)
     sampled = 4.0 / np.sum(lengths**2)
     learned = lambda c: 3e-3 / (3e-3 + sampled * (1.0 + added(lengths, c, 3e5)))  # noqa: E731
     best = max(map(learned, GRID))
@@ -117,7 +119,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
     """With 900 rows and counts of noise 70, the norm stays near those of most rows, whatever tails the noise may hide."""
     lengths = np.exp(0.5 * np.random.default_rng(1).standard_normal(900))
     found = [
-        bounds.chosen_norm(norms_of(lengths, 70.0, seed), expected(), 50.0, 900.0, 900) / np.median(lengths)
+        bounds.norm_of_looks(norms_of(lengths, 70.0, seed), expected(), 50.0, 900.0, 900) / np.median(lengths)
         for seed in range(40)
     ]
     assert np.median(found) < 3.0
@@ -125,7 +127,7 @@ def test_a_histogram_that_noise_drowns_has_no_long_rows():
 
 def test_the_first_looks_clip_at_a_low_quantile():
     lengths = np.exp(0.6 * np.random.default_rng(1).standard_normal(20_000))
-    first = lambda noise: bounds.chosen_norm(  # noqa: E731
+    first = lambda noise: bounds.norm_of_looks(  # noqa: E731
         norms_of(lengths, 5.0), expected(curvature=None, is_late=False), noise, 2e4, 20_000
     )
     assert np.mean(lengths < first(1e-3)) == pytest.approx(0.5, abs=0.03)
@@ -180,7 +182,7 @@ def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypa
 
     away, verdict = distance()
     assert away < 0.5 and not verdict.refusals
-    real = bounds.chosen_norm
-    monkeypatch.setattr(bounds, "chosen_norm", lambda n, e, *rest: real(n, e._replace(curvature=None), *rest))
+    real = bounds.norm_of_looks
+    monkeypatch.setattr(bounds, "norm_of_looks", lambda n, e, *rest: real(n, e._replace(curvature=None), *rest))
     assert distance()[0] > 0.65
     jax.clear_caches()

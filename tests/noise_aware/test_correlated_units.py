@@ -11,7 +11,7 @@ import pytest
 
 import dpppl
 from dpppl.noise_aware.curvature import _ratio
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics.fit import ranked, ranked_unit
 
 
@@ -22,7 +22,7 @@ def test_the_variance_of_scores_may_exceed_the_curvature_in_units_only():
 
 
 def verdict(**changed):
-    fine = Verdict(
+    fine = NoiseAwareVerdict(
         arrival=0.5, agreement=0.5, chi_squared=1.0, degrees=100, rank=(0.6, 0.01), fit=(0.1, 80.0), clipped=(0.0, 0.0, 0.01),
         learned={"b": 0.9}, norms=(1.0, 1.0), harm=(5.0, 5.0, 5.0),
     )  # fmt: skip

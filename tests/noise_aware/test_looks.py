@@ -7,11 +7,12 @@ import pytest
 
 from dpppl.access.norm_histogram import FINE, FINE_SIZE, LOWEST, SIZE
 from dpppl.frame import locate
+from dpppl.noise_aware import line as line_module
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature
+from dpppl.noise_aware.line import Line, Look
 from dpppl.noise_aware.mixture import Mixture
-from dpppl.noise_aware.recipe import Line, Look
 from dpppl.row_statistics.accesses import At, Kind, num_directions
 from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Prior
@@ -124,8 +125,8 @@ def sequence(rng, count=5):
 def test_a_line_is_kalmans_filter_where_slopes_are_known(monkeypatch):
     """What five looks say is one regression of all scores on the place; the rows' own sampling, alike in all, counts once, in the
     mean."""
-    monkeypatch.setattr(recipe, "_SLOPE", 0.0)
-    monkeypatch.setattr(recipe, "_KEPT", 1.0)
+    monkeypatch.setattr(line_module, "_SLOPE", 0.0)
+    monkeypatch.setattr(line_module, "_KEPT", 1.0)
     rng, prior = np.random.default_rng(0), 2.0 * np.eye(WIDTH)[None]
     h, theta, stds = sequence(rng)
     line, at = Line.none(full(WIDTH).first()), np.zeros((1, WIDTH))
@@ -153,7 +154,7 @@ def test_where_the_mean_moves_far_its_slope_is_in_error():
     start = np.zeros((1, WIDTH))
     line, mean = Line.none(full(WIDTH).first()).with_look(made(start, h, theta @ h[0], 0.5), prior)
     squared = (mean[0] @ h[0] @ mean[0]) / WIDTH
-    expected = 0.25 * np.linalg.inv(h[0] @ h[0]) + recipe._SLOPE**2 * squared * np.linalg.inv(h[0])
+    expected = 0.25 * np.linalg.inv(h[0] @ h[0]) + line_module._SLOPE**2 * squared * np.linalg.inv(h[0])
     np.testing.assert_allclose(np.linalg.inv(line.information[0]), expected, rtol=1e-5)
     np.testing.assert_allclose(np.linalg.solve(line.information[0], line.pull[0]), theta[0], rtol=1e-5)
     again, _ = line.with_look(made(theta, h, np.zeros((1, WIDTH)), 0.5), prior)
@@ -220,7 +221,7 @@ def test_a_curvature_that_noise_hides_is_not_taken_for_one():
     line, mean = Line.none(full(WIDTH).first()).with_look(
         made(np.zeros((1, WIDTH)), np.zeros((1, WIDTH, WIDTH)), 900.0 * rng.standard_normal((1, WIDTH)), 900.0, 30.0, noisy), prior
     )  # fmt: skip
-    assert np.linalg.eigvalsh(line.slope[0]).min() >= recipe._FLOOR * 30.0 * 0.99
+    assert np.linalg.eigvalsh(line.slope[0]).min() >= line_module.FLOOR * 30.0 * 0.99
     assert np.linalg.eigvalsh(line.information[0]).max() < 0.1 and np.abs(mean).max() < 0.5
 
 
@@ -259,12 +260,14 @@ def test_a_run_is_twenty_accesses_with_the_noise_of_their_charge():
     """In order, and twice with the same numbers: late looks are in one metric with one norm."""
     found, _, _, _, ask = run(0, 0.5)
     plan = plan_of(True, WIDTH, NUM_ROWS)
-    assert plan.num_accesses == len(plan.accesses) <= 20 and sum(a.share for a in plan.accesses) == pytest.approx(1.0)
-    assert [kind for kind, _ in ask.asked] == [access.kind for access in plan.accesses]
+    assert plan.num_accesses == len(plan.accesses) <= 20 and sum(share for _, share in plan.accesses) == pytest.approx(
+        1.0
+    )
+    assert [kind for kind, _ in ask.asked] == [kind for kind, _ in plan.accesses]
     np.testing.assert_allclose([sigma for _, sigma in ask.asked], plan.noise_multipliers(2.0), rtol=1e-12)
     assert np.sum(1.0 / plan.noise_multipliers(2.0) ** 2) == pytest.approx(0.25)
     shares = [at.score_share for at in ask.looks]
-    assert shares == [a.score_share for a in plan.accesses if a.kind is Kind.LOOK]
+    assert shares == [look.score_share for look in plan.looks]
     late = ask.looks[recipe.EARLY :]
     assert {(at.norm, at.curvature_bound) for at in late} == {(found.norm, found.curvature_bound)}
     assert all(at.basis is late[0].basis for at in late) and len(late) > 1
@@ -276,13 +279,13 @@ def test_shares_of_every_plan_sum_to_one(has_bins):
     """Also of small and wide data, where most of a look is curvature; charges do not depend on these."""
     plans = [plan_of(has_bins, d, n) for d, n in ((1, np.inf), (5, 500), (200, 1_000), (10_000, 10_000))]
     for plan in plans:
-        assert sum(access.share for access in plan.accesses) == pytest.approx(1.0) and plan.num_accesses <= 20
-        assert all(0.0 < access.score_share <= 1.0 and access.share > 0.0 for access in plan.accesses)
-        assert plan.noise_multipliers(3.0).tolist() == plans[0].noise_multipliers(3.0).tolist()
-        assert {access.kind for access in plan.accesses} == {Kind.LOOK, Kind.SCALARS} | (
-            {Kind.BINS} if has_bins else set()
+        assert sum(share for _, share in plan.accesses) == pytest.approx(1.0) and plan.num_accesses <= 20
+        assert all(0.0 < look.score_share < 1.0 for look in plan.looks) and all(
+            share > 0.0 for _, share in plan.accesses
         )
-    of = lambda plan: [a.score_share for a in plan.accesses if a.kind is Kind.LOOK]  # noqa: E731
+        assert plan.noise_multipliers(3.0).tolist() == plans[0].noise_multipliers(3.0).tolist()
+        assert {kind for kind, _ in plan.accesses} == {Kind.LOOK, Kind.SCALARS} | ({Kind.BINS} if has_bins else set())
+    of = lambda plan: [look.score_share for look in plan.looks]  # noqa: E731
     assert of(plans[2])[-1] < of(plans[1])[-1] < of(plans[0])[-1]
 
 
@@ -316,11 +319,7 @@ def test_a_late_look_off_the_line_is_seen():
     """By twelve sds of its noise, in the scatter around one line."""
     right, wrong = (run(0, 0.5, far=far)[0] for far in (None, (recipe.EARLY + 2, 12.0)))
     assert right.chi_squared < 1.0 + 4.0 * np.sqrt(2.0 / right.degrees) and wrong.chi_squared > 4.0
-    assert (
-        right.degrees
-        == wrong.degrees
-        == WIDTH * (len([a for a in plan_of().accesses if a.kind is Kind.LOOK]) - recipe.EARLY - 1)
-    )
+    assert right.degrees == wrong.degrees == WIDTH * (len(plan_of().looks) - recipe.EARLY - 1)
 
 
 def test_looks_are_made_where_the_posterior_is_not_where_the_likelihood_is():

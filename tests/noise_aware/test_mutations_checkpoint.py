@@ -16,7 +16,7 @@ bug = functools.partial(Mutation, arguments=FIXTURES, cached=False)
 MUTATIONS = [
     bug("accesses are charged as if each were the first", ASKED, "self.before(done + 1)", "self.before(1)", GOES_ON),
     bug("what is replayed is asked again", ASKED, "if place < len(kept):", "if False:", GOES_ON),
-    bug("a resumed run counts beside itself", RUN, "bound.split.num_rows, run.run_id)", "bound.split.num_rows)", GOES_ON),
+    bug("a resumed run counts beside itself", RUN, "run_charge(self, account,", "run_charge(self, self.budget.account(),", GOES_ON),
     bug("the file stays", RUN, 'opened.processes.enter("end", run.forget)', "pass", GOES_ON),
     bug("epsilon may be another", RUN, "settings = charge.noise_multipliers, repr", "settings = repr", HELD, arguments=(SETTINGS, *FIXTURES)),
     bug("the rule of widths may be another", RUN, "repr((self.bounds, self.width))", "repr(self.bounds)", HELD, arguments=(SETTINGS, *FIXTURES)),

@@ -24,8 +24,8 @@ from dpppl.noise_aware.measured import blurred
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
-from dpppl.noise_aware.surrogate import Surrogate, excess_of
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.surrogate import Surrogate, excess_spread
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics import fit, releases
 from dpppl.row_statistics.accesses import At, Kind, State, narrow
 from dpppl.row_statistics.coordinates import Coordinates
@@ -80,7 +80,7 @@ class Bench:
 
     def verdict(self, found):
         moments = Mixture.of(found.surrogate, self.prior).moments()
-        return Verdict.from_releases(found, moments, self.prior, self.coordinates.names(), NUM_ROWS)
+        return NoiseAwareVerdict.from_releases(found, moments, self.prior, self.coordinates.names(), NUM_ROWS)
 
 
 @functools.cache
@@ -393,7 +393,7 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
     bar, plan = capsys.readouterr().err, plan_of()
     phases = [line.split(":")[0] for line in bar.split("\r") if line.strip()]
     shown = [phase for phase, before in zip(phases, [None, *phases]) if phase != before]
-    every = [releases._PHASES[access.kind] for access in plan.accesses]
+    every = [releases._PHASES[kind] for kind, _ in plan.accesses]
     of_accesses = [phase for phase, before in zip(every, [None, *every]) if phase != before]
     assert shown == (["compiling", *of_accesses, "posterior"] if progress_bar else [])
     assert (f" {plan.num_accesses}/{plan.num_accesses} " in bar) == progress_bar
@@ -530,7 +530,9 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
     assert blurred(few, names[20:]) == ()
     numbers = dict.fromkeys(("arrival", "agreement", "chi_squared"), 1.0) | {"degrees": 100, "learned": {}}
     pairs = dict.fromkeys(("rank", "fit", "norms"), (0.5, 0.5))
-    verdict = Verdict(**numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau"))
+    verdict = NoiseAwareVerdict(
+        **numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau")
+    )
     (warning,) = NoiseAwareDetails(num_accesses=1, verdict=verdict).warnings()
     assert "'effects' differ by little more" in warning and "'mu' and 'tau'" in warning and not verdict.refusals
     title, *lines = repr(replace(verdict, arrival=9.0)).splitlines()
@@ -539,7 +541,7 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
         and lines[0].startswith("  verdict                do not read: ")
         and "9.0 sd" in lines[0]
     )
-    assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents ")
+    assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents")
     assert not replace(verdict, through=()).doubts and not replace(verdict, blurred=()).doubts
 
 
@@ -567,8 +569,8 @@ def test_ranks_far_from_the_truth_say_less(monkeypatch):
     sampled, centre = np.diag(1.0 / (h + 1.0))[None], np.zeros((1, 3))
     law = curvature.Curvature(h[None, None], prior[None], prior)
     surrogate = Surrogate(full(3).first(), centre, centre, 1.0, law, centre, 1.0, centre)
-    assert excess_of(surrogate, prior, sampled) == pytest.approx(0.0, abs=1e-8)
-    assert excess_of(surrogate, prior, 4.0 * sampled) == pytest.approx(3.0)
+    assert excess_spread(surrogate, prior, sampled) == pytest.approx(0.0, abs=1e-8)
+    assert excess_spread(surrogate, prior, 4.0 * sampled) == pytest.approx(3.0)
     x, y, _ = data(100)
     found = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
     chi_squared = []

@@ -10,7 +10,7 @@ import dpppl
 from dpppl.access.norm_histogram import FINE_SIZE, SIZE
 from dpppl.errors import ConclusionError, ConfigurationError
 from dpppl.noise_aware import recipe
-from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, drawn
+from dpppl.noise_aware.curvature import Curvature, ReleasedCurvature, drawn_curvature
 from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.noise_aware.mixture import Linear, Mixture
 from dpppl.noise_aware.surrogate import Surrogate, moments, resolved
@@ -115,7 +115,7 @@ def test_padding_stays_empty_and_changes_nothing_else():
 def test_a_curvature_in_tiny_units_is_drawn_as_any_other():
     """Of rows clipped to a norm of 1e-3, as where most responses are certain: no prior precision holds it up."""
     real, identity = np.ones((1, 5), bool), np.eye(5)[None]
-    released = lambda unit: drawn(unit * 40.0 * identity, unit, identity, 1.0, real, identity, 50).mean[0]  # noqa: E731
+    released = lambda unit: drawn_curvature(unit * 40.0 * identity, unit, identity, 1.0, real, identity, 50).mean[0]  # noqa: E731
     np.testing.assert_allclose(released(1e-6) / 1e-6, released(1.0), rtol=0.05, atol=2.0)
 
 
@@ -236,7 +236,7 @@ def test_no_release_makes_the_posterior_fail():
         noisy, scores = (np.array([absurd(rng, width) for _ in range(count)]) for _ in range(2))
         std, variance = 10.0 ** rng.uniform(-20, 20, 2)
         real, covariance = np.ones((count, width), bool), np.tile(np.eye(width), (count, 1, 1))
-        law = drawn(noisy, std, scores, 10.0 ** rng.uniform(-20, 20), real, covariance, 5)
+        law = drawn_curvature(noisy, std, scores, 10.0 ** rng.uniform(-20, 20), real, covariance, 5)
         vectors = rng.standard_normal((2, count, width)) * 10.0 ** rng.uniform(-20, 20, (2, count, 1))
         flat = np.zeros((count, width))
         surrogate = Surrogate(None, *vectors, variance, law, flat, 1.0, flat)

@@ -13,7 +13,7 @@ from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, mo
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
-from dpppl.findings.directions import together
+from dpppl.findings.directions import known_together
 from dpppl.likelihood.symmetry import symmetries
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -22,7 +22,7 @@ from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.measured import Pull
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.surrogate import OneSided
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import NoiseAwareVerdict
 from dpppl.row_statistics import fit
 from dpppl.row_statistics.coordinates import Coordinates
 
@@ -34,7 +34,7 @@ def verdict(**findings):
         "arrival": 0.1, "agreement": 0.5, "chi_squared": 1.0, "degrees": 100, "rank": (0.5, 0.01), "fit": (0.0, 1.0),
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
     }  # fmt: skip
-    return Verdict(**good | findings)
+    return NoiseAwareVerdict(**good | findings)
 
 
 # Latents that are known only together
@@ -60,7 +60,7 @@ def test_columns_that_add_up_are_named(name):
     columns = np.c_[np.ones(len(columns)), columns]
     names = [str(number) for number in range(columns.shape[1])]
     for sd in (1.0, 100.0):
-        found = together(names, np.linalg.inv(columns.T @ columns + np.eye(len(names)) / sd**2))
+        found = known_together(names, np.linalg.inv(columns.T @ columns + np.eye(len(names)) / sd**2))
         if name == "splines":  # but for those that few rows have
             assert "0" in found and len(found) >= 5 and not set(found).difference(names)
         else:
@@ -172,7 +172,7 @@ def test_a_refused_run_shows_nothing_as_learned(capsys):
     """What was learned is computed from the samples that the verdict refuses."""
     samples = {"w": np.random.default_rng(0).standard_normal((1, 100, 2))}
     for found, expected in ((verdict(), True), (verdict(arrival=9.0), False)):
-        conclusion.print_table(samples, found, 0.9)
+        conclusion.print_conclusion(samples, found, 0.9)
         printed = capsys.readouterr().out
         assert ("learned: w[0]" in printed) == ("prior: w[1]" in printed) == expected
         assert dict(found.rows())["latents"] == ("1 learned, 1 prior" if expected else "2 do not read")

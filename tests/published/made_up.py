@@ -7,7 +7,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.published.likelihood import Likelihood
-from dpppl.published.owners import Facts, Owner
+from dpppl.published.owners import Owner, OwnerFacts
 from dpppl.published.supports import Site
 from dpppl.row_statistics.coordinates import Prior
 from dpppl.row_statistics.matrices import eigh, times
@@ -22,7 +22,7 @@ def facts(name="A", **changed):
         verdict="read: all agrees", is_refused=False, columns={"x": "float32[2]"}, public={}, program="p",
         versions={"jax": "1"},
     )  # fmt: skip
-    return Facts(**(fields | changed))
+    return OwnerFacts(**(fields | changed))
 
 
 def surrogate_of(prior, information, pull, noise, draws=7, spread=0.2, rng=None):

@@ -14,7 +14,7 @@ from made_up import likelihood_of
 
 import dpppl
 from dpppl.published import files
-from dpppl.published.owners import Mixture
+from dpppl.published.owners import PublishedMixture
 from dpppl.published.supports import KINDS
 
 
@@ -131,7 +131,7 @@ CORRUPTIONS = {
     "a second name": extra("head.npy", header((1,), "|u1", b"1")), "no array": extra("run.py", b"import builtins; builtins.exploded = True"),
     "another array": extra("0.more.npy", header((1,), body=bytes(8))),
     "an array of an owner too many": extra("7.centre.npy", header((1,), body=bytes(8))),
-    **{f"no {name}": without(f"0.{name}") for name in Mixture._fields}, "no head": in_place_of("head", header((0,), "|u1")),
+    **{f"no {name}": without(f"0.{name}") for name in PublishedMixture._fields}, "no head": in_place_of("head", header((0,), "|u1")),
     **{f"NaN in {name}": changed(f"0.{name}", at((...,) if name == "reach" else (0,), np.nan)) for name in
        ("centre", "scales", "offsets", "slopes", "log_weights", "reach")},
     "infinite": changed("0.offsets", at(FIRST, np.inf)), "too large": changed("0.slopes", at(FIRST, 1e200)),
@@ -236,7 +236,7 @@ def test_the_schema_describes_each_head(written):
             re.M,
         )
     )
-    assert described == set(Mixture._fields) == {name.split(".")[1] for name in arrays}
+    assert described == set(PublishedMixture._fields) == {name.split(".")[1] for name in arrays}
 
 
 def test_files_that_cannot_be_opened_or_are_too_large(written, tmp_path, monkeypatch):

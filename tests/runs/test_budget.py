@@ -15,7 +15,7 @@ from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, PrivacyWarning
-from dpppl.runs.budget import Budget, Charge, counted, events_of
+from dpppl.runs.budget import Budget, Charge, events_of, steps_of_state
 from dpppl.subsampling import FullBatch, Poisson
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
@@ -44,17 +44,17 @@ def spent(budget):
 
 def test_a_target_is_met_to_the_last_step():
     budget = Budget(1.0, DELTA)
-    budget.admit([steps(ROOM)])
+    budget.account().admit([steps(ROOM)])
     with pytest.raises(
         BudgetExceededError, match=r"epsilon 0 of 1 is spent or reserved and this would bring it to 1 at"
     ):
-        budget.admit([steps(ROOM + 1)])
+        budget.account().admit([steps(ROOM + 1)])
     with pytest.raises(BudgetExceededError):
-        budget.admit([steps(ROOM // 2), steps(ROOM - ROOM // 2 + 1, noise=119.99)])
-    budget.admit([steps(ROOM // 2)], share=0.8)
-    Budget(cost(steps(10)), DELTA).admit([steps(10)])  # all of it
+        budget.account().admit([steps(ROOM // 2), steps(ROOM - ROOM // 2 + 1, noise=119.99)])
+    budget.account().admit([steps(ROOM // 2)], share=0.8)
+    Budget(cost(steps(10)), DELTA).account().admit([steps(10)])  # all of it
     with pytest.raises(BudgetExceededError):
-        budget.admit([steps(ROOM)], share=0.8)
+        budget.account().admit([steps(ROOM)], share=0.8)
     assert not budget.charged and "epsilon 0 of 1 spent" in repr(budget)
 
 
@@ -65,18 +65,18 @@ def test_what_is_reserved_is_not_free():
         for begun in (0, 7, ROOM - 10):
             if begun:
                 reservation.charge(0, begun)
-            budget.admit([steps(10)])
+            budget.account().admit([steps(10)])
             with pytest.raises(BudgetExceededError, match="nothing was charged"):
-                budget.admit([steps(11)])
+                budget.account().admit([steps(11)])
             with pytest.raises(BudgetExceededError):
                 budget.reserve_for([steps(11)], "another")
             assert spent(budget) == ([(begun, 1)] if begun else []) and len(budget.runs) == 1
     with budget.reserve_for([steps(10)], "a test") as reservation:
         reservation.charge(0, 4)
     assert spent(budget) == [(ROOM - 10, 1), (4, 1)]
-    budget.admit([steps(6)])
+    budget.account().admit([steps(6)])
     with pytest.raises(BudgetExceededError):
-        budget.admit([steps(7)])
+        budget.account().admit([steps(7)])
 
 
 def test_a_run_that_did_not_begin_leaves_nothing():
@@ -84,7 +84,7 @@ def test_a_run_that_did_not_begin_leaves_nothing():
     with pytest.raises(KeyboardInterrupt), budget.reserve_for([steps(ROOM)], "a test"):
         raise KeyboardInterrupt
     assert not budget.runs and not budget.charged
-    budget.admit([steps(ROOM)])
+    budget.account().admit([steps(ROOM)])
 
 
 def test_a_run_that_goes_on_replaces_what_it_was_charged():
@@ -92,8 +92,8 @@ def test_a_run_that_goes_on_replaces_what_it_was_charged():
     with budget.reserve_for([steps(ROOM)], "a test", "name") as first:
         first.charge(0, 10)
     with pytest.raises(BudgetExceededError):
-        budget.admit([steps(ROOM)])
-    budget.admit([steps(ROOM)], "name")
+        budget.account().admit([steps(ROOM)])
+    budget.account("name").admit([steps(ROOM)])
     with budget.reserve_for([steps(ROOM)], "a test", "name") as again:
         again.charge(0, 10)
         assert spent(budget) == [(10, 1)]
@@ -196,26 +196,30 @@ def test_charges_that_differ_in_chains_are_one_event():
     assert events_of([steps(3), steps(1, selection=selection)]) == (steps(3).event, selection)
     assert steps(5, first=3).begun(2).num_steps == 2 and steps(5).is_steps
     assert not steps(5, is_query=True).is_steps and not steps(5, is_frame=True).is_steps
-    assert counted(1) == 1
+    assert steps_of_state(1) == 1
     with pytest.raises(ConfigurationError, match="counts no step"):
-        counted(0)
+        steps_of_state(0)
 
 
 def test_noise_is_calibrated_to_what_is_left():
     budget = Budget(1.0, DELTA, reserve=0.25)
     at = lambda sigma: steps(100, noise=sigma)  # noqa: E731
-    noise = budget.calibrate(at)
+    noise = budget.account().calibrate(at)
     assert 0.749 < cost(at(noise)) <= 0.75
-    assert 0.999 < cost(replace(at(budget.calibrate(lambda s: replace(at(s), is_query=True))), is_query=True)) <= 1.0
-    assert budget.calibrate(lambda sigma: [steps(1, noise=30.0, is_query=True), at(sigma)]) > noise
+    assert (
+        0.999
+        < cost(replace(at(budget.account().calibrate(lambda s: replace(at(s), is_query=True))), is_query=True))
+        <= 1.0
+    )
+    assert budget.account().calibrate(lambda sigma: [steps(1, noise=30.0, is_query=True), at(sigma)]) > noise
     with budget.reserve_for([at(1.5 * noise)], "a test", "name"):
-        assert budget.calibrate(at) > noise == budget.calibrate(at, "name")
+        assert budget.account().calibrate(at) > noise == budget.account("name").calibrate(at)
     with budget.reserve_for([at(noise)], "a test", "name") as reservation:
         reservation.charge(0, 100)
     with pytest.raises(BudgetExceededError, match=r"epsilon 0\.7.* of 1 \(25% of it kept for queries\) is spent"):
-        budget.calibrate(at)
-    assert budget.calibrate(at, "name") == noise
-    left = budget.calibrate(lambda sigma: replace(at(sigma), is_query=True))
+        budget.account().calibrate(at)
+    assert budget.account("name").calibrate(at) == noise
+    left = budget.account().calibrate(lambda sigma: replace(at(sigma), is_query=True))
     assert 0.999 < cost(at(noise), at(left)) <= 1.0
 
 
@@ -242,9 +246,9 @@ def test_copies_hold_no_reservation_and_are_named():
             with pytest.warns(PrivacyWarning, match="by pickle or deepcopy"):
                 other = copied(budget)
             assert spent(other) == [(3, 1)] and other.lock is not budget.lock
-            other.admit([steps(ROOM - 3)])
+            other.account().admit([steps(ROOM - 3)])
         with pytest.raises(BudgetExceededError):
-            budget.admit([steps(1)])
+            budget.account().admit([steps(1)])
         reservation.charge(0, ROOM)
     copy.deepcopy(budget)  # nothing is left: no warning
     copy.deepcopy(Budget())
@@ -252,11 +256,11 @@ def test_copies_hold_no_reservation_and_are_named():
 
 def test_a_fork_is_told_once_of_its_budget(monkeypatch):
     budget = Budget(1.0, DELTA)
-    budget.admit([])
+    budget.reserve_for([], "a test")
     monkeypatch.setattr("dpppl.runs.budget.os.getpid", lambda: -1)
     with pytest.warns(PrivacyWarning, match="by a fork"):
-        budget.admit([])
-    budget.admit([])
+        budget.reserve_for([], "a test")
+    budget.reserve_for([], "a test")
 
 
 def test_threads_that_ask_at_once_get_what_there_is():

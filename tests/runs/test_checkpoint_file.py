@@ -120,7 +120,7 @@ def test_the_file_is_replaced_as_a_whole_and_is_for_its_owner_alone(path, monkey
     os.chmod(draft, 0o644)
     synced, fsync = [], os.fsync
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.runs.checkpoint.os.fsync", lambda number: (synced.append(number), fsync(number)))
+        patch.setattr("dpppl.output.os.fsync", lambda number: (synced.append(number), fsync(number)))
         checkpoint.write([np.arange(3)])
     assert (
         path.stat().st_mode & 0o777 == 0o600 and len(synced) == 1 and not draft.exists() and path.read_bytes() != kept
@@ -132,7 +132,7 @@ def test_the_file_is_replaced_as_a_whole_and_is_for_its_owner_alone(path, monkey
 
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"dpppl.runs.checkpoint.os.{name}", full)
+            patch.setattr(f"dpppl.output.os.{name}", full)
             with pytest.raises(CheckpointError, match=r"cannot be written \(No space left on device\)"):
                 checkpoint.write([np.arange(4)])
         assert path.read_bytes() == kept and not draft.exists()

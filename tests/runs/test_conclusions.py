@@ -49,7 +49,7 @@ NAMED = {
     "svi": "svi.result.averaged_params(allow_unconverged=True) returns the parameters",
 }
 NUMBERS = {  # what is computed of the releases at the end of a run
-    "noise_aware": "dpppl.noise_aware.verdict.Verdict.from_releases",
+    "noise_aware": "dpppl.noise_aware.verdict.NoiseAwareVerdict.from_releases",
     "mcmc": "dpppl.mcmc.outcome.measure",
     "svi": "dpppl.svi.runner.counted_rows",
 }
@@ -146,7 +146,7 @@ def test_results_that_fail_are_made_again_of_the_checkpoint(method, tmp_path, mo
     if method == "mcmc":
         kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, noise_multiplier=3.0)
         planted, runner = (
-            "dpppl.mcmc.runner.Outcome.of",
+            "dpppl.mcmc.runner.ChainOutcome.of",
             dpppl.MCMC(kernel, num_warmup=2, num_samples=8, progress_bar=False, print_cost=False, checkpoint=path),
         )
         run = lambda: runner.run(dpppl.secret_key(), Y)  # noqa: E731

@@ -9,8 +9,8 @@ import pytest
 
 from dpppl import Public, from_disk
 from dpppl.findings.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
-from dpppl.mcmc.measured import Measured
-from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Reading
+from dpppl.mcmc.measured import MeasuredChains
+from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, ChainVerdict
 from dpppl.model.arguments import Arguments
 from dpppl.row_statistics.weights import Weights
 from dpppl.svi.verdict import Convergence, ParameterConvergence
@@ -59,8 +59,8 @@ def test_rows_that_are_ignored_name_how_their_argument_was_read():
 
 def chains(word, rows, **measured):
     """The verdict on elements of which two have this word."""
-    found = Measured(step_size=0.1, excess={"w": 0.0}, counted=rows, **measured)
-    return Reading(
+    found = MeasuredChains(step_size=0.1, excess={"w": 0.0}, counted=rows, **measured)
+    return ChainVerdict(
         words={"w": np.array([word, word, READ], object)}, learned={"w": np.array([""] * 3, object)}, measured=found
     )
 

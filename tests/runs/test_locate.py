@@ -84,7 +84,7 @@ def test_each_access_is_charged_before_it_is_made(monkeypatch, tmp_path, has_fra
             metric, ([0.0, 1.0, 2.0], 5, metric), 2.0, "counted",
         )  # fmt: skip
         with pytest.raises(BudgetExceededError):  # the steps are reserved
-            budget.admit([steps(most(1.0) - 20)])
+            budget.account().admit([steps(most(1.0) - 20)])
         for other in ([steps(19)], [steps(20, noise=119.0)], [steps(20, chains=2)], [STEPS] * 4):
             with pytest.raises(AssertionError, match="cost more than was planned"):
                 opened.last(other)
@@ -107,20 +107,20 @@ def test_what_had_begun_stays_charged_and_the_rest_is_free(monkeypatch, fails, f
     with pytest.raises(KeyboardInterrupt) as caught, First(monkeypatch, budget, fails=fails).located(True):
         raise KeyboardInterrupt
     assert [c.num_steps for c in budget.charged] == [frames, *[1] * histograms] and list(budget.runs) == ["name"]
-    budget.admit([steps(most(1.0) - 30)])
+    budget.account().admit([steps(most(1.0) - 30)])
     notes = getattr(caught.value, "__notes__", [])
     assert ["was charged before" in note for note in notes] == [True] * (fails in ("choosing", "steps"))
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.16])
 def test_a_budget_that_does_not_pay_for_all_of_it_pays_for_none(monkeypatch, epsilon):
-    """Of the second the histogram alone would be admitted."""
+    """Of the second the histogram alone would be admitted. Its key is not used either."""
     budget = Budget(epsilon, DELTA)
     made = First(monkeypatch, budget)
     with pytest.raises(BudgetExceededError), made.located(True):
         pass
-    assert not made.proved and not made.charged and not budget.runs
-    with First(monkeypatch, Budget(1.0, DELTA), made.run.key).located(True):  # nor is its key used
+    assert not made.charged and not budget.runs
+    with First(monkeypatch, Budget(1.0, DELTA), made.run.key).located(True):
         pass
 
 

@@ -60,7 +60,7 @@ MUTATIONS = [
         "None", "test_ledger:test_a_charge_that_costs_more_than_was_reserved_needs_room_of_its_own", ("path",)),
     bug("a run is charged by any process", LEDGER, "run.owner != this_process()", "False",
         "test_ledger:test_a_run_is_charged_by_the_process_that_holds_it", ("path", "monkeypatch")),
-    bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "of_rows, ", "", ROWS, ("short",)),
+    bug("rows are counted for nothing", "dpppl.mcmc.verdict:ChainVerdict.findings", "of_rows, ", "", ROWS, ("short",)),
 ]  # fmt: skip
 
 

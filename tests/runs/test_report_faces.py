@@ -152,7 +152,7 @@ def test_the_page_needs_nothing_else(name):
 
 
 def test_arrays_in_details_are_lists_of_a_document():
-    found = render.plain({"times": np.array([1.0, np.inf]), "share": np.float32(0.5), "sites": (np.int64(2),)})
+    found = render.json_value({"times": np.array([1.0, np.inf]), "share": np.float32(0.5), "sites": (np.int64(2),)})
     assert json.dumps(found) == '{"times": [1.0, "inf"], "share": 0.5, "sites": [2]}'
 
 

@@ -168,10 +168,10 @@ def test_the_digest_of_sharded_rows_is_that_of_their_number_on_one_device(monkey
     monkeypatch.setattr(placing, "_placement", lambda _: placement)
     monkeypatch.setattr(placing, "Lowered", lambda program, leaves, devices: SimpleNamespace(digest=leaves[0].shape))
     rows = Rows({"x": np.zeros((8, 2), np.float32)}, placement)
-    found = placing.digest(SimpleNamespace(digest="of all"), lambda rows: rows["x"], (rows,))
+    found = placing.program_digest(SimpleNamespace(digest="of all"), lambda rows: rows["x"], (rows,))
     assert found == (3, 2)
     monkeypatch.setattr(placing, "_placement", lambda _: None)
-    assert placing.digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
+    assert placing.program_digest(SimpleNamespace(digest="of all"), None, (rows,)) == "of all"
 
 
 def test_results_leave_the_devices_of_sharded_rows(monkeypatch):
@@ -215,7 +215,8 @@ def test_a_bar_says_how_many_accesses_there_are_and_is_closed(monkeypatch):
 
 def test_a_query_without_a_noise_multiplier_takes_what_the_budget_leaves():
     query = Query(statistic=None, bound=2.0, rows={}, public={}, what="a query")
-    budget = SimpleNamespace(calibrate=lambda charge_at: charge_at(3.0).noise_multipliers[0] + 4.0)
+    account = SimpleNamespace(calibrate=lambda charge_at: charge_at(3.0).noise_multipliers[0] + 4.0)
+    budget = SimpleNamespace(account=lambda: account)
     assert [float(query_charge(query, budget, given).noise_multipliers[0]) for given in (None, 2.5)] == [7.0, 2.5]
 
 

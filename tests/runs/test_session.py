@@ -12,6 +12,7 @@ from dpppl.errors import BudgetExceededError, KeyReuseError
 from dpppl.report.provenance import KeySource
 from dpppl.runs import session as room
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.session import Request, Run, session
 
 ROWS = {"y": np.ones(5, np.float32)}
@@ -88,13 +89,13 @@ def test_a_refusal_leaves_everything_as_it_was(told, claimed):
 
 def test_a_run_opens_the_key_of_its_checkpoint(tmp_path, claimed):
     path, key = tmp_path / "run.ckpt", dpppl.secret_key()
-    alone, new = Run.opened(key), Run.opened(key, path)
+    alone, new = Run.opened(key), Run.opened(key, Checkpoint(path))
     assert alone.checkpoint is None and alone.key is key and alone.run_id != new.run_id and len(new.run_id) == 32
     new.checkpoint.hold(new.key, new.run_id, "digest", ())
     new.checkpoint.write([])
-    again = Run.opened(dpppl.secret_key(), path)
+    again = Run.opened(dpppl.secret_key(), Checkpoint(path))
     assert again.goes_on and again.run_id == new.run_id and not new.goes_on and not alone.goes_on
     np.testing.assert_array_equal(jax.random.key_data(again.key), jax.random.key_data(key))
     again.forget()
     alone.forget()
-    assert not path.exists() and not Run.opened(key, path).goes_on
+    assert not path.exists() and not Run.opened(key, Checkpoint(path)).goes_on

@@ -129,8 +129,8 @@ key, budget = dpppl.secret_key(), Budget(1.0, 1e-5)
 child = os.fork()
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
-    budget.admit([])
-    budget.admit([])
+    for name in "ab":
+        budget.reserve_for([], name)
 copies = sum("by a fork" in str(w.message) for w in seen)
 try:
     claim(key)

@@ -18,6 +18,7 @@ from test_svi import N, X, Y, bind_objective, direction_of, logistic, make, norm
 
 import dpppl
 from dpppl.svi import optimizers
+from dpppl.svi.settings import NUM_STEPS
 
 
 def layers(x, y):
@@ -396,7 +397,7 @@ def test_guides_that_depend_on_the_number_of_rows_are_refused():
 def test_the_default_schedule_is_as_long_as_each_run_that_begins_anew():
     """Whatever looked at the optimiser, was refused or charged, before."""
     svi = dpppl.SVI(normal, AutoNormal(normal), clipping_norm=1.0, noise_multiplier=1.0, print_cost=False)
-    assert svi.optim.num_steps == optimizers.NUM_STEPS
+    assert svi.optim.num_steps == NUM_STEPS
     with pytest.raises(dpppl.UnsupportedModelError):
         run(svi, 3, "no rows")
     svi.estimate_elbo(

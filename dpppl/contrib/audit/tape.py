@@ -6,7 +6,6 @@ noise, so the difference of two outputs is what one row changed. Each access is 
 the difference is its noise.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from scipy import special
 from dpppl.access.door import Access, door_p
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.jaxprs import is_key, open_jaxpr
+from dpppl.runs.processes import digest
 from dpppl.types import Traced, Tree
 
 taped_p = Primitive("dpppl_taped_door")
@@ -124,7 +124,7 @@ class Tape:
             parts[name].append(value)
         at = parts["key"][0].tobytes(), parts["step"][0].tobytes()
         sigma = float(parts["noise multiplier"][0])
-        made = Made({n: _digest(v) for n, v in parts.items()}, sigma, tuple(outputs), str(access.mechanism))
+        made = Made({n: digest(v) for n, v in parts.items()}, sigma, tuple(outputs), str(access.mechanism))
         number = len(self.accesses)
         scales = _scales(access.mechanism, len(outputs))
         drawn = [np.ravel(b - a.astype(np.float64)) / (x * sigma) for x, a, b in zip(scales, outputs, louder)]
@@ -225,13 +225,6 @@ def _taped(jaxpr: Traced, tape: object) -> Traced:
         return equation.replace(params=jax.tree.map(inside, equation.params, is_leaf=is_program))
 
     return jaxpr.replace(eqns=[changed(equation) for equation in jaxpr.eqns])
-
-
-def _digest(values: Sequence[Array]) -> str:
-    found = hashlib.sha256()
-    for value in values:
-        found.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    return found.hexdigest()
 
 
 @taped_p.def_abstract_eval

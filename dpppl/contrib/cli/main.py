@@ -48,7 +48,7 @@ advantage at most 12.6 %: right at most 56.3 % of the time where a coin is right
     except OSError as error:
         print(f"ConfigurationError: {error.filename}: {error.strerror}; give a path that can be used.", file=sys.stderr)
         return 1
-    print(json.dumps(render.plain(document), indent=2, allow_nan=False) if options.json else text)
+    print(json.dumps(render.json_value(document), indent=2, allow_nan=False) if options.json else text)
     return 0
 
 
@@ -290,5 +290,5 @@ def _ledger(options: argparse.Namespace) -> Answer:
     document = report.to_dict()
     if options.action == "export":
         document["events"] = as_json(ledger.events)
-        return document, json.dumps(render.plain(document), indent=2, allow_nan=False)
+        return document, json.dumps(render.json_value(document), indent=2, allow_nan=False)
     return document, str(report)
