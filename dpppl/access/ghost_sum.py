@@ -7,7 +7,7 @@ A row's contribution is *defined* by stored numbers: with factors a_l, b_l of la
 c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the same stored bits. u = 2^-24.
 
 1. Stored bits. A compiler may compute a value twice, for its norm and for the sum, and round differently. So factors pass
-   through a loop that ends after a number of turns known to the data alone (`stored`); what only copies inputs need not.
+   through a call of C, or a loop whose number of turns depends on data (`stored`); what only copies inputs need not.
 2. Norms from above. A sum of at most 1,024 float32 squares is wrong by a factor of 1 + 6.2e-5 at most, and by 2^-126 for
    each term or partial sum that underflows; longer ones are added in float64. `upper_squares` adds all of this, so
    that N_i is at least the norm of row i; rows with N_i^2 above 1e37, or not a number, get weight zero and are replaced by zeros.
