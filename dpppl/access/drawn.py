@@ -155,11 +155,11 @@ def _own(index: jax.Array, mask: jax.Array | None, first: jax.Array, length: int
     return put(index - first), places < jnp.sum(own, dtype=jnp.int32), put(places)
 
 
-def drawn_once(draw: Function, placement: Sharded | None) -> Tree:
-    """The first device's draw, on all devices: one noise, whatever arithmetic the others have."""
+def from_first(function: Function, placement: Sharded | None) -> Tree:
+    """The first device's `function()`, a pytree of arrays, on all devices: one noise, whatever arithmetic the others have."""
     if placement is None:
-        return draw()
-    like = jax.eval_shape(draw)
+        return function()
+    like = jax.eval_shape(function)
     with jax.enable_x64(True):
-        first = placement.index() == 0
-        return placement.total(lax.cond(first, draw, lambda: jnp.zeros(like.shape, like.dtype)))
+        nothing = lambda: jax.tree.map(jnp.zeros_like, like)  # noqa: E731
+        return placement.total(lax.cond(placement.index() == 0, function, nothing))

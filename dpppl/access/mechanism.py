@@ -9,7 +9,7 @@ import numpy as np
 
 from dpppl.access import ghost_sum
 from dpppl.access.clipping import COUNT_SENSITIVITY, NUM_COUNTS, SLACK, Flat, with_count
-from dpppl.access.drawn import drawn_once, rows_of_step
+from dpppl.access.drawn import from_first, rows_of_step
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.relations import relation_of
@@ -113,13 +113,11 @@ class Mechanism:
             total = sum_of_rows(of_row, drawn, clip, strategy=self.strategy, steps=steps, placement=placement)
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
         settings = jax.tree.leaves(total), scales, norms, [leaf.dtype for leaf in leaves]
-        if placement is None and not self.discretise:
-            return jax.tree.unflatten(tree, normal.noised(noise_key, *settings))
-        draw = discrete.discrete_normal if self.discretise else normal.standard_normal
-        noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)
-        noisy = lambda: normal.added(noise, *settings)  # noqa: E731
+        rounded = lambda: normal.added(discrete.discrete_normal(noise_key, sum(sizes)), *settings)  # noqa: E731
+        noisy = rounded if self.discretise else lambda: normal.noised(noise_key, *settings)
         with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
-            return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
+            stored = noisy if placement is None else lambda: materialize(noisy, total)
+            return jax.tree.unflatten(tree, from_first(stored, placement))
 
     def _scales(self, noise_multiplier: jax.Array, sizes: Sequence[int]) -> tuple[Tree, Tree, Tree]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are

@@ -72,7 +72,7 @@ def _library() -> ctypes.CDLL | None:
         library.dpppl_use(_widest())
     except (OSError, AttributeError):  # AttributeError: built of an older version
         return None
-    return library if _passes(library) else None
+    return library if all(hasattr(library, target) for target in CALLS) and _passes(library) else None
 
 
 def _widest() -> int:

@@ -65,18 +65,20 @@ def materialize(function: Function, rows: Tree) -> Tree:
         with jax.default_matmul_precision("highest"):
             return jax.tree.leaves(function())
 
-    like, tree = jax.tree.flatten(jax.eval_shape(function))
-    if like and jax.default_backend() == "cpu" and native.available() and {str(x.dtype) for x in like} <= _CALLED:
+    def by_call() -> list[Tree]:
         found = computed()
         with jax.enable_x64(True):
-            return jax.tree.unflatten(
-                tree, [native.call(native.STORED, a, x, in_place=True) for a, x in zip(like, found)]
-            )
-    some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
-    trip_count = jnp.where(some == _UNLIKELY, 2, 1)
-    body = lambda carry: (carry[0] + 1, computed())  # noqa: E731
-    carry = jnp.zeros_like(trip_count), [jnp.zeros(x.shape, x.dtype) for x in like]
-    return jax.tree.unflatten(tree, lax.while_loop(lambda carry: carry[0] < trip_count, body, carry)[1])
+            return [native.call(native.STORED, a, x, in_place=True) for a, x in zip(like, found)]
+
+    def by_loop() -> list[Tree]:
+        some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
+        trip_count = jnp.where(some == _UNLIKELY, 2, 1)
+        carry = jnp.zeros_like(trip_count), [*map(jnp.zeros_like, like)]
+        return lax.while_loop(lambda carry: carry[0] < trip_count, lambda carry: (carry[0] + 1, computed()), carry)[1]
+
+    like, tree = jax.tree.flatten(jax.eval_shape(function))
+    is_called = like and native.available() and {str(x.dtype) for x in like} <= _CALLED
+    return jax.tree.unflatten(tree, lax.platform_dependent(default=by_loop, **dict(cpu=by_call) if is_called else {}))
 
 
 def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:

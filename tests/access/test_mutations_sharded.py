@@ -9,8 +9,8 @@ BITS, ONCE = (
 )
 
 MUTATIONS = [
-    Mutation("noise on every device", f"{DRAWN}drawn_once", "lax.cond(first, draw, lambda: jnp.zeros(like.shape, like.dtype))",
-             "draw()", BITS, ("full", False)),
+    Mutation("noise on every device", f"{DRAWN}from_first", "lax.cond(placement.index() == 0, function, nothing)",
+             "function()", BITS, ("full", False)),
     Mutation("the sum of one device's rows leaves", "dpppl.access.exact_sum:over_drawn", "placement.total(total)", "total", BITS, ("full", False)),
     Mutation("devices are not added up", f"{PLACED}total", "jax.lax.psum(values, self.axes)", "values", BITS, ("full", False)),
     Mutation("padding counts", f"{DRAWN}rows_of_step", "if length * devices.devices > num_rows:", "if False:", BITS, ("full", False)),

@@ -1,5 +1,7 @@
 """Accesses of rows that are sharded over devices: the numbers of one device, each row counted once, one noise."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from dpppl.access.door import noisy_statistic, noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import checked_mesh, described, number_of, sharded
 from dpppl.errors import ConfigurationError
-from dpppl.randomness import keys
+from dpppl.randomness import chacha, keys
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
 N = 1_003  # odd: the last device has a row of padding
@@ -58,6 +60,23 @@ def test_the_bits_do_not_depend_on_the_number_of_devices(scheme, discretise):
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+def test_chains_have_the_same_float64_noise_on_any_number_of_devices():
+    """XLA may round a product and a sum once in one program, and twice in another."""
+    several = jax.vmap(partial(jax.random.fold_in, chacha.wrap(np.arange(8))))(np.arange(2))
+    mechanism, rows = (
+        Mechanism(clipping=Flat(1.0), subsampling=FullBatch()),
+        {"x": np.random.default_rng(0).normal(size=(40, 700))},
+    )
+
+    def access(key, rows):
+        x = lambda _, row, __: row["x"]  # noqa: E731
+        return noisy_statistic(mechanism, x, 0.0, rows, None, key=key, noise_multiplier=0.73).total
+
+    with jax.enable_x64(True):
+        one, two = (jax.jit(jax.vmap(access, (0, None)))(several, each) for each in (rows, sharded(rows, meshes()[1])))
+    np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.quick_cases(1)

@@ -20,8 +20,8 @@ MUTATIONS = [
     Mutation("a checksum of padding", f"{SUM}_total", "numbers <= num_rows", "numbers <= array.shape[0]", ALIKE),
     Mutation("a checksum by the number of devices", "dpppl.runs.placing:contents", "number_of(rows)))",
              "number_of(rows)), getattr(devices_of(placement_of(rows)), 'devices', 1))", ALIKE),
-    Mutation("noise in every process", "dpppl.access.drawn:drawn_once",
-             "lax.cond(first, draw, lambda: jnp.zeros(like.shape, like.dtype))", "draw()",
+    Mutation("noise in every process", "dpppl.access.drawn:from_first",
+             "lax.cond(placement.index() == 0, function, nothing)", "function()",
              "test_sharded:test_the_bits_do_not_depend_on_the_number_of_devices", ("full", False)),
 ]  # fmt: skip
 

@@ -32,7 +32,7 @@ def test_installing_builds_it_where_there_is_a_compiler(compiler, tmp_path):
     assert all(native._passes(ctypes.CDLL(str(library))) for library in built)
 
 
-@pytest.mark.parametrize("broken", ["missing", "cut", "a wrong block"])
+@pytest.mark.parametrize("broken", ["missing", "cut", "a wrong block", "a call is missing"])
 def test_without_a_working_extension_xla_does_it_and_a_note_says_so(broken, monkeypatch, tmp_path, caplog):
     cut = tmp_path / "_native.so"
     cut.write_bytes(b"\x7fELF")
@@ -40,6 +40,8 @@ def test_without_a_working_extension_xla_does_it_and_a_note_says_so(broken, monk
     monkeypatch.delenv("DPPPL_NATIVE", raising=False)
     if broken == "a wrong block" and native.available():
         monkeypatch.setattr(native, "_RFC_8439", (0, 0))
+    elif broken == "a call is missing" and native.available():
+        monkeypatch.setattr(native, "CALLS", (*native.CALLS, "dpppl_of_a_later_version"))
     else:
         monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: None if broken == "missing" else found)
     assert instructions_again() == "XLA"

@@ -52,6 +52,13 @@ def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(counted, by, m
             assert sorted(np.abs(counts)) == [0.0, 0.0, 0.5] and counts[1] == 0.0
 
 
+def test_programs_for_gpus_call_no_c():
+    """Nor where CPUs are JAX's default."""
+    whole = jax.jit(lambda rows: sum_of_rows(jnp.sin, Drawn(rows), Flat(1.0).clip))
+    lowered = whole.trace(np.ones((7, 30), np.float32)).lower(lowering_platforms=("cuda",)).as_text()
+    assert "stablehlo.while" in lowered and "dpppl_stored" not in lowered
+
+
 @pytest.mark.parametrize("by", ["C", "XLA"])
 def test_statistics_are_stored_once(by, monkeypatch):
     """They pass through a call, or a loop, that the compiler keeps, what only multiplies them does not."""
