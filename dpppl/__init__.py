@@ -20,10 +20,10 @@ from dpppl.errors import UnconvergedWarning as UnconvergedWarning
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.ledger.privacy_ledger import PrivacyLedger as PrivacyLedger
 from dpppl.mcmc.dynamics import polynomial_decay as polynomial_decay
-from dpppl.mcmc.langevin import DPSGHMC as DPSGHMC
-from dpppl.mcmc.langevin import DPSGLD as DPSGLD
-from dpppl.mcmc.langevin import DPSGNHT as DPSGNHT
 from dpppl.mcmc.runner import MCMC as MCMC
+from dpppl.mcmc.three_kernels import DPSGHMC as DPSGHMC
+from dpppl.mcmc.three_kernels import DPSGLD as DPSGLD
+from dpppl.mcmc.three_kernels import DPSGNHT as DPSGNHT
 from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
 from dpppl.published.likelihood import Likelihood as Likelihood

@@ -9,7 +9,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 from dpppl.accounting.planning import Option, Plan, plan
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.mcmc.langevin import DPSGLD
+from dpppl.mcmc.three_kernels import DPSGLD
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import first_values
 from dpppl.model.units import split_in_units

@@ -186,12 +186,12 @@ ROOMS = {
     "likelihood": ("likelihood", 417, 400),
     "frame": ("frame", 623, 404),
     "findings": ("findings", 554, 430),
-    "report": ("report", 966, 800),
+    "report": ("report", 967, 800),
     "mcmc": ("mcmc", 2_624, 1_400),
     "svi": ("svi", 2_577, 1_400),
     "row_statistics": ("row_statistics", 1_642, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_945, 900),
+    "noise_aware": ("noise_aware", 2_947, 900),
     "contrib": ("contrib", 4_169, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
@@ -276,7 +276,7 @@ def test_no_object_reads_or_writes_the_private_fields_of_another():
         ("dpppl.accounting.curves", "from .. import randomness", "dpppl.randomness"),
         ("dpppl.errors", "from . import randomness", "dpppl.randomness"),
         ("dpppl.runs.query", "from dpppl.contrib import audit", "dpppl.contrib"),
-        ("dpppl.svi.elbo", "from dpppl.mcmc.langevin import DPSGLD", "dpppl.mcmc.langevin"),
+        ("dpppl.svi.elbo", "from dpppl.mcmc.three_kernels import DPSGLD", "dpppl.mcmc.three_kernels"),
     ],
 )
 def test_an_upward_import_would_be_found(module, source, wrong):

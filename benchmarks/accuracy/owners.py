@@ -35,7 +35,7 @@ from benchmarks.accuracy import real_data, unseen_sets
 from benchmarks.accuracy.oracle import planned
 from benchmarks.lib.oracle import flat
 from benchmarks.lib.results import FOLDER, in_page, written
-from dpppl.published.owners import wrong
+from dpppl.published.records import wrong
 
 DELTA, COUNTS = 1e-5, (1, 3, 5, 10)
 

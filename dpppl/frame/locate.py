@@ -21,7 +21,7 @@ from dpppl.model.split import SplitModel
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import BoundModel, bind_split
 from dpppl.noise_aware.bounds import Bounds
-from dpppl.noise_aware.conclusion import looked
+from dpppl.noise_aware.conclusion import run_recipe_for
 from dpppl.noise_aware.curvature import unsaturated
 from dpppl.noise_aware.measured import Widths
 from dpppl.noise_aware.mixture import Mixture
@@ -45,9 +45,9 @@ SHARE = 0.16
 FEWEST_STEPS, MOST_LATENTS = 200, 500
 """Fewer steps than the first have no frame by default, and models with more latents than the second."""
 _NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
-_UNSURE, _HIDDEN, _WIDER = 2.0, 3.0, 5.0
-"""Three numbers. The first: how many of its standard errors a frame adds to a curvature. The second: how many of them noise may
-have made. The third: where the sd of a latent is so many times as wide without what noise may have made, its scale is unknown."""
+_UNSURE = 2.0  # standard errors of a curvature that a frame adds to it
+_HIDDEN = 3.0  # standard errors of a curvature that noise may have made
+_WIDER = 5.0  # where the sd of a latent is so many times as wide without what noise may have made, its scale is unknown
 _NEGLIGIBLE = 0.1
 """Posterior sds that clipping may move a frame by: the run's own gradients replace those of a frame."""
 
@@ -115,7 +115,7 @@ class Locator:
         noises, bound = self.charge.noise_multipliers, self.bound
         made = Accesses(self.programs, keys.stream(self.key, "accesses"), bound.rows, bound.public, before, noises)
         released = Released(self.prior, self.is_normal, inverse_mu_of(self.charge), [])
-        stage = looked(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
+        stage = run_recipe_for(self.settings, bound, released, made.asker(), Bounds(negligible=_NEGLIGIBLE))
         sites, num_rows = bound.coordinates.shapes, bound.split.num_rows
         names, of_units = bound.coordinates.names(), (num_rows, self.settings.rows_per_unit)
         fit = NoiseAwareVerdict.from_releases(

@@ -3,11 +3,11 @@
 A call (`PrivacyLedger.reserve`, `charge`) in outline:
 
     count the cost of the events                                          (privacy_filter)
-    lock the file, check each line that is new, and add it to the book    (store, book)
+    lock the file, check each line that is new, and add it to the book    (append_only, book)
     admit, or raise and write nothing                                     (privacy_filter)
-    append one record, and wait until it is on the disk                   (store)
+    append one record, and wait until it is on the disk                   (append_only)
 
-    store           append-only file: lock, check of every line, fsync; its head
+    append_only     append-only file: lock, check of every line, fsync; its head
     privacy_filter  which runs a budget admits, also when they are chosen adaptively, and why
     book            the file's words on the budget, on each run, and on its process
     report          LedgerReport

@@ -14,9 +14,9 @@ import numpy as np
 
 from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.errors import ConfigurationError, LedgerError
-from dpppl.ledger import store
+from dpppl.ledger import append_only
+from dpppl.ledger.append_only import LockedFile, Position, Record
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
-from dpppl.ledger.store import LockedFile, Position, Record
 
 VERSION = 2
 """Of files; those of version 1 had no head until this one wrote to them."""
@@ -160,7 +160,7 @@ class Book:
     def read(self, locked: LockedFile, path: str) -> Book:
         """With what is new in the file."""
         if self.header["version"] > 1:
-            store.check_head(path, locked)
+            append_only.check_head(path, locked)
         return self.after(locked.new, locked.position)
 
     def after(self, records: Iterable[Record], position: Position) -> Book:
@@ -222,7 +222,7 @@ class Book:
 
 
 def open_book(path: str) -> Book:
-    with store.opened(path, Position(), write=False) as locked:
+    with append_only.opened(path, Position(), write=False) as locked:
         if not locked.new or locked.new[0].get("kind") != "ledger":
             raise LedgerError(f"{path} is not a ledger.")
         header = locked.new[0]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
+from dpppl.ledger.append_only import Record
 from dpppl.ledger.privacy_ledger import PrivacyLedger
-from dpppl.ledger.store import Record
 from dpppl.processes import messages
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.dp_events import as_events
 from dpppl.errors import BudgetExceededError, ConfigurationError
-from dpppl.ledger import store
+from dpppl.ledger import append_only
+from dpppl.ledger.append_only import LockedFile
 from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book, this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
 from dpppl.ledger.report import CombinedRisk, LedgerReport, combined_risk, epsilon_of_plan, report_of
-from dpppl.ledger.store import LockedFile
 from dpppl.validation import checked, checked_fields
 
 _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few values may move in the cost of part of a run
@@ -69,7 +69,7 @@ class PrivacyLedger:
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
         self._path = _checked(path)
         header = {"kind": "ledger", "version": VERSION, "created": _now(), "name": name, "unit": unit}
-        store.create(self._path, {**header, **dataclasses.asdict(rule)})
+        append_only.create(self._path, {**header, **dataclasses.asdict(rule)})
         self._book = open_book(self._path)
         fields = ("epsilon", "delta", "neighboring_relation", "full_batch_only")
         for field, found, asked in (
@@ -296,7 +296,7 @@ class PrivacyLedger:
     def _opened(self, *, write: bool) -> Iterator[LockedFile]:
         """The locked file. `_book` is what it says, until the lock is given up."""
         book = self._book
-        with store.opened(self._path, book.position, write=write) as locked:
+        with append_only.opened(self._path, book.position, write=write) as locked:
             self._book = book.read(locked, self._path)
             yield locked
 

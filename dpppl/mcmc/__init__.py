@@ -6,7 +6,7 @@ A run (`runner.MCMC.run`), in outline; each step is one charged access to rows:
     where the norm is "auto": ask for a frame, then for a histogram of norms; from these, the norm   (runner)
     draw first states; rehearse the chain on prior and noise alone, before its steps are charged     (chains, rehearsal)
     with matched steps and no frame: measure the curvature in the first part of the warmup           (step_search)
-    step: ask for the noisy sum of clipped gradients, and move; the noise is the sampler's own       (bound, langevin)
+    step: ask for the noisy sum of clipped gradients, and move; the noise is the sampler's own       (bound, three_kernels)
     measure the releases: which elements have arrived, whether steps were short enough               (measured)
     when it is asked for: say which elements may be read                                             (verdict)
 
@@ -18,7 +18,7 @@ A step.
     dynamics      the state of a chain; settings of a kernel, and step sizes, noise and cost that follow
     bound         a kernel with a model's arguments: first states, one step
     kernel        NumPyro's calling convention
-    langevin      DPSGLD, DPSGHMC, DPSGNHT
+    three_kernels DPSGLD, DPSGHMC, DPSGNHT
 
 A run.
     chains        what was called for; first states, and the plan of the steps

@@ -122,9 +122,9 @@ class BoundKernel:
         climbed = self.latents(climbed)
         climbed = state._replace(z=climbed, midpoint=climbed, search=searched)
         moved = self._moved(state, position, gradient, step_size)
-        kept = dict(i=None, rng_key=None)  # neither is chosen between: the proof follows the counter and the key
+        left_out = dict(i=None, rng_key=None)  # neither is chosen between: the proof follows the counter and the key
         choose = lambda one, other: jnp.where(searching, one, other)  # noqa: E731
-        chosen = jax.tree.map(choose, climbed._replace(**kept), moved._replace(**kept))
+        chosen = jax.tree.map(choose, climbed._replace(**left_out), moved._replace(**left_out))
         return chosen._replace(i=moved.i, rng_key=state.rng_key)
 
     def _gradient(
@@ -137,8 +137,8 @@ class BoundKernel:
         )
         prior_gradient = jax.grad(lambda u: self.split.log_prior(self.latents(u), public))(position)
         rate = mechanism.subsampling.rate
-        kept = 1.0 if self.kernel.metric is None else self.kernel.metric.kept
-        gradient = jax.tree.map(lambda prior, total: kept * prior + total / rate, prior_gradient, noisy.total)
+        curvature_kept = 1.0 if self.kernel.metric is None else self.kernel.metric.kept
+        gradient = jax.tree.map(lambda prior, total: curvature_kept * prior + total / rate, prior_gradient, noisy.total)
         if noisy.count is None:
             return gradient, state
         num_drawn = rate * number_of(rows)

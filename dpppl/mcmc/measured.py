@@ -161,7 +161,7 @@ class MeasuredChains:
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
       a metric, in which the time of a chain in units of the posterior's variance is known.
-    - **of_norm** - findings on what the norm of a run in a metric may move; see `Metric`.
+    - **metric_findings** - findings of the frame: clipping, misfit, latents known together only; see `Metric`.
     - **most**, **heat** - see `Noise`."""
 
     step_size: float
@@ -170,7 +170,7 @@ class MeasuredChains:
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     relaxations: Mapping[str, Array] | None = None
-    of_norm: tuple[Finding, ...] = ()
+    metric_findings: tuple[Finding, ...] = ()
     most: float = 1.0
     heat: float = 1.0
 
@@ -246,7 +246,7 @@ def measure(
         spans = {site: time / np.maximum(np.var(x, axis=(0, 1)), 1e-30) for site, x in middle.items()}
         least = kernel.metric.least(spans)
         relaxations = {site: x * np.where(kernel.metric.hides(site), _UNFOUNDED, 1.0) for site, x in least.items()}
-        measured = replace(measured, relaxations=relaxations, of_norm=kernel.metric.findings)
+        measured = replace(measured, relaxations=relaxations, metric_findings=kernel.metric.findings)
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     excess = excess_of(middle, positions, noise)
     return replace(measured, excess=excess, moving=moving, most=noise.most, heat=noise.heat), arrival

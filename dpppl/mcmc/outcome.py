@@ -104,7 +104,7 @@ class ChainOutcome:
         (measured, arrival), counted = self._measured, self._measured[0].counted
         sites = refused_alone(self.sites, measured, arrival)
         alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
-        every = ranked([*([] if counted is None else counted.findings), *measured.of_norm, *alone])
+        every = ranked([*([] if counted is None else counted.findings), *measured.metric_findings, *alone])
         return [self.labels.named(str(each)) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:

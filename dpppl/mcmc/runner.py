@@ -265,13 +265,13 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self, held: ExitStack, account: Account, run: Run, bound: BoundKernel, call: Call
     ) -> tuple[Session, DPKernel, CountedRows]:
         """The session, `held` open, that has made the run's first accesses; kernel and counts of rows that these gave."""
-        is_started = not (call.init_params is None and call.resume is None)
-        if self.frame and is_started:
+        has_given_start = not (call.init_params is None and call.resume is None)
+        if self.frame and has_given_start:
             raise ConfigurationError(
                 "frame=True finds the start: leave init_params and post_warmup_state out, or leave frame out."
             )
         locator, kernel = None, self.calibrated_kernel()
-        if self._has_frame and not is_started:
+        if self._has_frame and not has_given_start:
             costs = self._charges(kernel, True)[0], self.unit
             locator = locator_or_none(
                 self.frame is True, run.key, kernel.model, bound.split, call.rows, call.public, *costs

@@ -65,7 +65,7 @@ def of_data(run: "ChainVerdict") -> Found:
         yield note(f"from the data: {from_data}")
     if run.measured.clipped is not None:
         yield note(str(run.measured.clipped))
-    yield from run.measured.of_norm
+    yield from run.measured.metric_findings
 
 
 def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def _alone(
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:
         words[_has_arrived(words)] = IGNORED
-    elif any(finding.level == Level.REFUSED for finding in measured.of_norm):
+    elif any(finding.level == Level.REFUSED for finding in measured.metric_findings):
         words[_has_arrived(words)] = WRONG
     return words, size
 

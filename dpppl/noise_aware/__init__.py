@@ -2,7 +2,7 @@
 `recipe.run_recipe` asks for the releases; `conclusion.drawn_posterior` and `conclusion.judged` make draws and a verdict of them:
 
     for each look, in the order of the plan:                                                                (row_statistics.plan)
-        before the first late look: ask how well rows fit, which says what clipping may harm                (row_statistics.fit)
+        before the first late look: ask how well rows fit, which says what clipping may harm     (row_statistics.response_ranks)
         where the plan says so: ask for histograms of scores' and curvatures' lengths; from these, bounds   (bounds)
         ask for the sum of scores and the curvature at the posterior mean given all looks so far            (recipe, curvature)
         if it is early: choose coordinates u in which the posterior is nearly white                         (sketch, basis)

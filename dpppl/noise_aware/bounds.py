@@ -7,8 +7,8 @@ import numpy as np
 
 from dpppl.access.norm_histogram import SIZE, Norms
 from dpppl.row_statistics.accesses import Ask, At, Kind
-from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import Array, eigh
+from dpppl.row_statistics.response_ranks import Fit
 from dpppl.row_statistics.statistics import units
 
 MOST_ADDED = 1.1  # by how much bounds that clip fewer rows may multiply the variance that privacy adds

@@ -39,10 +39,10 @@ def print_conclusion(
             print(f"{word}: {shown}")
 
 
-def looked(
+def run_recipe_for(
     settings: NoiseAwareSettings, bound: BoundModel, releases: Released, ask: Ask, bounds: Bounds | None = None
 ) -> RecipeOutcome:
-    """See `run_recipe`. `bounds`: in place of those of the settings."""
+    """Make all accesses of a run: `run_recipe` with its settings. `bounds`: in place of those of the settings."""
     num_rows = bound.split.num_rows
     plan = settings.plan_for(bound.coordinates.dimension, num_rows)
     arguments = releases.scale, releases.prior, bounds or settings.bounds, num_rows, bound.responses.redrawn

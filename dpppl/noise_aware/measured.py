@@ -16,8 +16,8 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import RecipeOutcome
 from dpppl.noise_aware.surrogate import OneSided, excess_spread, largest_sampled, resolved
 from dpppl.row_statistics.coordinates import Known, Prior
-from dpppl.row_statistics.fit import Fit
 from dpppl.row_statistics.matrices import eigh, root_of
+from dpppl.row_statistics.response_ranks import Fit
 
 MANY_COORDINATES, MOST_BLURRED = 20, 0.5
 MOVED, MOVED_BY_TAILS, MOST_CUT = 0.5, 0.2, 0.05

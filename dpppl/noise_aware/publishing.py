@@ -12,7 +12,7 @@ from dpppl import jaxprs
 from dpppl.information_flow.executables import digest_of
 from dpppl.noise_aware.mixture import Linear, Mixture
 from dpppl.noise_aware.verdict import NoiseAwareVerdict
-from dpppl.published import owners
+from dpppl.published import records
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.supports import Site
 from dpppl.report.report import PrivacyReport
@@ -37,7 +37,7 @@ def likelihood_of(
     sites = _sites(coordinates, public or {})
     delta = report.delta or _DELTA
     split, is_sandwich = coordinates.split, verdict.widths.is_sandwich
-    facts = owners.OwnerFacts(
+    facts = records.OwnerFacts(
         name=name, epsilon=report.epsilon_at(delta), delta=delta,
         relation=report.unit.relation(report.mechanism.neighboring_relation), unit=report.unit.describe(),
         num_rows=split.num_rows, width="sandwich" if is_sandwich else "model", verdict=verdict.line(),
@@ -46,7 +46,7 @@ def likelihood_of(
         versions={"dpppl": VERSION, "jax": jax.__version__, "numpyro": numpyro.__version__},
     )  # fmt: skip
     found = published(mixture)._replace(ranks=np.array(verdict.moments), cut=np.array(verdict.cut))
-    return Likelihood(sites, (owners.Owner(facts, found),))
+    return Likelihood(sites, (records.Owner(facts, found),))
 
 
 def _sites(coordinates: Coordinates, public: Mapping[str, Tree]) -> tuple[Site, ...]:
@@ -75,7 +75,7 @@ def _program(coordinates: Coordinates) -> str:
     return hashlib.sha256("\n".join([text, *map(digest_of, constants)]).encode()).hexdigest()
 
 
-def published(mixture: Mixture) -> owners.PublishedMixture:
+def published(mixture: Mixture) -> records.PublishedMixture:
     """The likelihood of each draw of the curvature, as it makes the posterior of the run; of all draws; without ranks."""
     surrogate, prior = mixture.surrogate, mixture.prior
     basis = surrogate.basis
@@ -88,7 +88,7 @@ def published(mixture: Mixture) -> owners.PublishedMixture:
     evidence = -0.5 * np.sum((linear.start + times(slopes, mean - place)) ** 2, axis=(1, 2))
     evidence -= 0.5 * np.sum(mean * times(np.linalg.inv(prior), mean), axis=(1, 2))
     evidence += 0.5 * np.sum(np.linalg.slogdet(spread)[1] - np.linalg.slogdet(prior)[1], axis=1)
-    found = owners.PublishedMixture(
+    found = records.PublishedMixture(
         surrogate.point(mixture.mean), basis.scales, basis.turn, np.asarray(basis.layout.numbers, np.int64), offsets,
         linear.slopes, evidence.max() - evidence, np.ones(()), np.ones(()), np.ones((3, 3)),
         np.zeros(()),

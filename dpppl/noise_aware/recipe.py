@@ -21,15 +21,15 @@ from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, moments, surrogate_of
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.coordinates import Known, Prior
-from dpppl.row_statistics.fit import Directions, Fit, Scalars
 from dpppl.row_statistics.matrices import Array, times
 from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, ReleasePlan
+from dpppl.row_statistics.response_ranks import Directions, Fit, Scalars
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _LATE_SLOPE = 0.15  # the relative error of a slope where late looks are a posterior sd from the posterior mean
 _STEP = 1.5  # the most prior sds that a point moves along a latent
 _DRAWS = 60  # of the curvature
-# Of a metric: the power of the curvature that makes it white, and how many times what noise makes of eigenvalues is added before.
+# (power, noise): looks are whitened by this power of the curvature plus `noise` times its noise's largest eigenvalue.
 # The first looks find units of columns; a full power of a curvature that clipping has cut stretches rare columns.
 _UNITS, _EARLY, _METRICS = (0.5, 0.3), (0.35, 1.0), ((0.5, 1.0), (0.35, 1.0), (0.2, 1.0))
 assert len(_METRICS) == METRICS

@@ -141,7 +141,9 @@ class NoiseAware(NoiseAwareSettings):
                 made = Accesses(programs, access_key, rows, public, *charging)
                 self._releases = Released(prior, is_normal, scale, [], public)
                 with concluding("the posterior", _AGAIN, lambda: len(self.releases.values) == num_accesses, _GOES_ON):
-                    found = conclusion.looked(self, bound, self._releases, made.asker(self._releases.values, bar))
+                    found = conclusion.run_recipe_for(
+                        self, bound, self._releases, made.asker(self._releases.values, bar)
+                    )
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
         opened.processes.enter("end", run.forget)
@@ -169,7 +171,7 @@ class NoiseAware(NoiseAwareSettings):
         bound, given = bind(self, args, kwargs, key), after_run(self._coordinates, "sample_again").split.arguments.words
         if bound.split.arguments.words != given:
             raise ConfigurationError(f"give arguments of run's shapes, {given}; got {bound.split.arguments.words}.")
-        found = conclusion.looked(self, bound, releases, releases.asker())
+        found = conclusion.run_recipe_for(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
     def _begin(self, bound: BoundModel, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:

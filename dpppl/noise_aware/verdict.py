@@ -14,7 +14,7 @@ from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import MeasuredReleases
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.report.render import table
-from dpppl.row_statistics.fit import SURE, certain
+from dpppl.row_statistics.response_ranks import SURE, certain
 from dpppl.validation import element_name
 
 # Thresholds of several checks; those of one alone stand in it.

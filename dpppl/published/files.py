@@ -16,7 +16,7 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.output import replace_file
-from dpppl.published.owners import Array, Owner, OwnerFacts, PublishedMixture, content_digest
+from dpppl.published.records import Array, Owner, OwnerFacts, PublishedMixture, content_digest
 from dpppl.published.supports import KINDS, Site, dimension_of
 from dpppl.types import Tree
 

@@ -10,8 +10,8 @@ import numpyro
 
 from dpppl.errors import ConfigurationError
 from dpppl.published import files
-from dpppl.published.owners import Owner, wrong
 from dpppl.published.priors import Prior, Sensitivity, as_function, compared, far, sampled
+from dpppl.published.records import Owner, wrong
 from dpppl.published.supports import Site, coordinates
 from dpppl.types import BySite, Function, Numbers
 from dpppl.validation import checked, fraction, positive_integer

@@ -13,7 +13,7 @@ from numpyro.infer import MCMC, NUTS, Predictive, init_to_median
 
 from dpppl.errors import ConfigurationError
 from dpppl.output import aligned
-from dpppl.published.owners import Owner, wrong
+from dpppl.published.records import Owner, wrong
 from dpppl.published.supports import Site, coordinates, element_names
 from dpppl.types import BySite, Distribution, Function, Numbers, Tree
 from dpppl.validation import a

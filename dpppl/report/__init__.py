@@ -1,6 +1,7 @@
 """Words and numbers about a run, in reading order.
 
-`runs.private_runner.Facts.report` fills a PrivacyReport; `report.PrivacyReport.rows` names its lines; `render` formats them.
+`ReportFacts.report` of `runs.private_runner` fills a PrivacyReport; `report.PrivacyReport.rows` names its lines; `render` formats
+them.
 
     version         the version of the package
     provenance      where keys and starting values come from, and how far a run got

@@ -10,8 +10,8 @@ from dpppl.access.centring import unnumbered
 from dpppl.model.responses import Responses
 from dpppl.row_program.hoist import gradient
 from dpppl.row_statistics.accesses import At
-from dpppl.row_statistics.fit import MISSING, OUTSIDE, numbers
 from dpppl.row_statistics.matrices import isometric
+from dpppl.row_statistics.response_ranks import MISSING, OUTSIDE, numbers
 from dpppl.row_statistics.statistics import Influence, RowStatistics, units
 from dpppl.types import Numbers, Scalar, Tree
 

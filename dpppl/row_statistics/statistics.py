@@ -23,7 +23,7 @@ from dpppl.row_program.hoist import value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 from dpppl.row_statistics.accesses import At
 from dpppl.row_statistics.basis import Basis
-from dpppl.row_statistics.fit import Ranks, assembled, ranked, ranked_unit
+from dpppl.row_statistics.response_ranks import Ranks, assembled, ranked, ranked_unit
 from dpppl.row_statistics.weights import Weights
 from dpppl.types import Numbers, Scalar, Tree
 

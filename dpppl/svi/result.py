@@ -88,7 +88,7 @@ class SVIResult:
         found = convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all,
             framed=metric is not None, narrowed=metric.narrowed if metric is not None and is_mean_field else None,
-            of_norm=() if metric is None else metric.findings,
+            metric_findings=() if metric is None else metric.findings,
         )  # fmt: skip
         shapes = {} if self.objective is None else {s: x.shape for s, x in self.objective.split.latents.items()}
         return replace(found, labels=self.labels.fitting(shapes))
@@ -108,7 +108,7 @@ class SVIResult:
         metric = self.objective.metric
         return convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, framed=metric is not None,
-            of_norm=() if metric is None else metric.findings,
+            metric_findings=() if metric is None else metric.findings,
         ).refusals  # fmt: skip
 
     @property

@@ -203,7 +203,7 @@ class SVI(SVIByHand):
                     histogram_in = partial(self._histogram_in, run.key, objective, self._phi(state), public, first[-1])
                     steps = plan(objective, state, charge)
                     opened, found = held.enter_context(locate(run, steps, self.budget, histogram_in, locator))
-                    objective, state, charge = self._given(found, objective, state, charge)
+                    objective, state, charge = self._adopted(found, objective, state, charge)
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
 
@@ -245,7 +245,7 @@ class SVI(SVIByHand):
             _, z = jax.jit(replace(objective, metric=metric).draw)(phi, keys.stream(key, "start"), public)
         return Histogram.starting(z, objective.split, public, charge, metric, is_white=metric is not None)
 
-    def _given(
+    def _adopted(
         self, found: Located, objective: Objective, state: SVIState, charge: Charge
     ) -> tuple[Objective, SVIState, Charge]:
         """Keep norm and metric for all runs from now on; objective, first state and steps with them."""

@@ -42,19 +42,19 @@ def svi_step(
     `noise_multiplier`: of its access; `gradient`: "aligned" or "per_parameter"."""
     phi, rate = optim.get_params(state.optim_state), mechanism.subsampling.rate
     key = jax.random.fold_in(keys.stream(state.rng_key, "guide"), state.i)
-    asked = (objective.aligned if gradient == "aligned" else objective.per_parameter)(phi, key, public)
+    row_sum = (objective.aligned if gradient == "aligned" else objective.per_parameter)(phi, key, public)
     law = objective.responses
     settings: dict[str, Tree] = dict(key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i)
     if law is not None:
         noisy = noisy_centred_sum(
-            mechanism, law, law.is_binary, asked.log_likelihood, asked.to_latents, asked.position, rows, asked.public,
+            mechanism, law, law.is_binary, row_sum.log_likelihood, row_sum.to_latents, row_sum.position, rows, row_sum.public,
             objective.num_particles, **settings,
         )  # fmt: skip
     else:
         settings["number"] = ROW_NUMBER if objective.reads_rows else None
-        noisy = noisy_sum(mechanism, asked.log_likelihood, asked.position, rows, asked.public, **settings)
+        noisy = noisy_sum(mechanism, row_sum.log_likelihood, row_sum.position, rows, row_sum.public, **settings)
     shares = None if noisy.count is None else noisy.count / (rate * number_of(rows))
-    direction = asked.direction(noisy.total, rate)
+    direction = row_sum.direction(noisy.total, rate)
     optim_state = optimizers.update(optim, jax.tree.map(jnp.negative, direction), state.optim_state)
     return SVIState(state.i + 1, optim_state, state.rng_key), (direction, shares)
 

@@ -84,7 +84,7 @@ def of_rows(run: "Convergence") -> Found:
         yield note(str(run.clipped))
     if run.counted is not None:
         yield from run.counted.findings
-    yield from run.of_norm
+    yield from run.metric_findings
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -101,7 +101,7 @@ class Convergence(Verdict):
     - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element; "read the mean
       only" where a guide without correlations is too narrow.
     - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides.
-    - **of_norm** - findings on what the norm of a run in a frame may move; see `Metric`.
+    - **metric_findings** - findings of the frame: clipping, misfit, latents known together only; see `Metric`.
     - **labels** - of elements."""
 
     verdict: str
@@ -111,7 +111,7 @@ class Convergence(Verdict):
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
     narrowed: Mapping[str, Array] = field(default_factory=dict)
-    of_norm: Sequence[Finding] = ()
+    metric_findings: Sequence[Finding] = ()
     labels: Labels = NO_LABELS
 
     otherwise = "nothing moves beyond its noise"
@@ -149,7 +149,7 @@ def tail_of(trajectory: Tree, tail: float) -> Tree:
 def convergence(
     gradients: Mapping[str, object], clipped: ClippedRows | None = None, counted: CountedRows | None = None,
     latents: Mapping[str, Array] | None = None, by_parameter: bool = True, framed: bool = False,
-    narrowed: Mapping[str, Array] | None = None, of_norm: Sequence[Finding] = (),
+    narrowed: Mapping[str, Array] | None = None, metric_findings: Sequence[Finding] = (),
 ) -> Convergence:  # fmt: skip
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
@@ -191,7 +191,7 @@ def convergence(
     shown = {s: np.where(narrowed.get(s, 1.0) > NARROWED, held[s], found) for s, found in latents.items()}
     return Convergence(
         verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped, counted=counted, latents=shown,
-        narrowed=narrowed, of_norm=of_norm,
+        narrowed=narrowed, metric_findings=metric_findings,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
-from dpppl.ledger import book, store
+from dpppl.ledger import append_only, book
 from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
 from dpppl.ledger.privacy_filter import PrivacyFilter
 
@@ -570,7 +570,7 @@ def test_two_crashes_before_the_first_head(path, monkeypatch):
     """Each after a line was written and before its head was: both lines count, and the ledger goes on."""
     full_batch_ledger(path).reserve("a", gaussian(5), "a test")
     head_of(path).unlink()
-    ledger, replace = PrivacyLedger.open(path), store._replace
+    ledger, replace = PrivacyLedger.open(path), append_only._replace
 
     def crash(head, line):
         if b"charge" in line:
@@ -578,7 +578,7 @@ def test_two_crashes_before_the_first_head(path, monkeypatch):
         replace(head, line)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(store, "_replace", crash)
+        patched.setattr(append_only, "_replace", crash)
         ledger.charge("a", gaussian(5), 0, 5)
     again = PrivacyLedger.open(path)
     assert again.charged_steps("a") == range(5)
@@ -622,7 +622,7 @@ def test_a_ledger_of_the_version_without_heads_goes_on(path):
     """Its charges are read; what is written from now on cannot be cut off unseen."""
     rule = dataclasses.asdict(PrivacyFilter.of(1.0, DELTA, "zero_out", True))
     header = {"kind": "ledger", "version": 1, "created": "2025", "name": None, **rule}
-    store.create(str(path), header)
+    append_only.create(str(path), header)
     run(PrivacyLedger.open(path), "a", 20)
     head_of(path).unlink()
     ledger = PrivacyLedger.open(path)
@@ -687,8 +687,8 @@ def test_a_file_that_is_replaced_while_a_process_waits_for_it_is_opened_again(pa
             raise FileNotFoundError
         return stat(name)
 
-    monkeypatch.setattr(store.os, "stat", gone_at_first)
-    monkeypatch.setattr(store.os.path, "isdir", lambda name: False)
+    monkeypatch.setattr(append_only.os, "stat", gone_at_first)
+    monkeypatch.setattr(append_only.os.path, "isdir", lambda name: False)
     ledger.reserve("a", gaussian(1), "a test")
     assert len(calls) == 2 and len(lines(path)) == 2
 
@@ -701,7 +701,7 @@ def test_a_file_of_another_kind_or_of_a_later_version_is_refused(path):
         ({"version": 0}, "of version 0"),
     ):  # fmt: skip
         other = path.with_name("-".join(change) + words[-1])
-        store.create(str(other), header | change)
+        append_only.create(str(other), header | change)
         with pytest.raises(LedgerError, match=words):
             PrivacyLedger.open(other)
     with pytest.raises(ConfigurationError, match="a ledger's epsilon is a number above 0"):
@@ -711,7 +711,7 @@ def test_a_file_of_another_kind_or_of_a_later_version_is_refused(path):
 def test_a_record_of_a_kind_that_is_not_known_is_refused(path):
     ledger = full_batch_ledger(path)
     ledger.reserve("a", gaussian(1), "a test")
-    with store.opened(str(path), store.Position(), write=True) as session:
+    with append_only.opened(str(path), append_only.Position(), write=True) as session:
         session.append({"kind": "zeal", "time": "now", "run": "a"})
     with pytest.raises(LedgerError, match="unknown kind, 'zeal'"):
         PrivacyLedger.open(path)
@@ -728,7 +728,7 @@ def test_two_that_make_a_ledger_at_once_share_it(path, monkeypatch):
         return len(asked) > 1 and exists(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.os.path, "exists", not_at_first)
+        patch.setattr(append_only.os.path, "exists", not_at_first)
         second = full_batch_ledger(path)
     assert second.charged_steps("a") == range(10) and len(asked) == 3
     assert sorted(path.parent.iterdir()) == [path, head_of(path)]
@@ -827,7 +827,7 @@ def test_the_lock_is_held_from_reading_to_writing(path, monkeypatch, locked, num
     monkeypatch.setattr(PrivacyLedger, "_admit", admit_together)
     if not locked:
         monkeypatch.setattr("fcntl.flock", lambda descriptor, operation: None)
-        monkeypatch.setattr(store, "_replace", lambda *_: None)
+        monkeypatch.setattr(append_only, "_replace", lambda *_: None)
     threads = [threading.Thread(target=attempt, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()

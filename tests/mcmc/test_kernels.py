@@ -25,7 +25,7 @@ from dpppl.access.door import NoisySum
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.dynamics import ChainState
-from dpppl.mcmc.langevin import Velocity, hamiltonian_step, langevin_step, thermostat_step
+from dpppl.mcmc.three_kernels import Velocity, hamiltonian_step, langevin_step, thermostat_step
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
@@ -247,7 +247,7 @@ def test_a_thermostat_on_momenta_that_are_not_in_the_middle_is_seen(variance, mo
         kinetic = jnp.mean(p["mean"] ** 2)
         return z, p, zeta + coupling * (kinetic / temperature - 1.0)
 
-    monkeypatch.setattr("dpppl.mcmc.langevin.thermostat_step", without)
+    monkeypatch.setattr("dpppl.mcmc.three_kernels.thermostat_step", without)
     monkeypatch.setattr("dpppl.mcmc.runner.check_prior_stability", lambda *_: None)
     ratio = sd_ratio(thermostatted(variance), chains=16)
     assert not 0.95 < ratio < 1.05

@@ -10,7 +10,7 @@ import dpppl
 from dpppl.access.norm_histogram import LOWEST, SIZE, Norms
 from dpppl.noise_aware import bounds
 from dpppl.noise_aware.curvature import Curvature, unsaturated
-from dpppl.row_statistics.fit import Fit
+from dpppl.row_statistics.response_ranks import Fit
 
 
 def norms_of(lengths, noise_std, seed=0):

@@ -12,7 +12,7 @@ import pytest
 import dpppl
 from dpppl.noise_aware.curvature import _ratio
 from dpppl.noise_aware.verdict import NoiseAwareVerdict
-from dpppl.row_statistics.fit import ranked, ranked_unit
+from dpppl.row_statistics.response_ranks import ranked, ranked_unit
 
 
 def test_the_variance_of_scores_may_exceed_the_curvature_in_units_only():

@@ -16,9 +16,9 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.row_statistics.accesses import At, Kind, num_directions
 from dpppl.row_statistics.basis import Basis, coordinate_blocks
 from dpppl.row_statistics.coordinates import Prior
-from dpppl.row_statistics.fit import Order
 from dpppl.row_statistics.matrices import isometric
 from dpppl.row_statistics.plan import METRICS, plan_of
+from dpppl.row_statistics.response_ranks import Order
 from dpppl.row_statistics.statistics import units
 
 WIDTH, NUM_ROWS = 4, 20_000

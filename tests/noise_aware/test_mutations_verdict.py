@@ -8,7 +8,7 @@ from test_mutations import Mutation, planted
 
 from dpppl.noise_aware.measured import Pull
 
-CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.row_statistics.fit:"
+CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.row_statistics.response_ranks:"
 NUMBERS = "dpppl.noise_aware.measured:"
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
 CHANCE = "test_verdict:test_what_is_small_or_may_be_chance_is_not_a_finding"

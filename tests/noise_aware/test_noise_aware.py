@@ -26,7 +26,7 @@ from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.surrogate import Surrogate, excess_spread
 from dpppl.noise_aware.verdict import NoiseAwareVerdict
-from dpppl.row_statistics import fit, releases
+from dpppl.row_statistics import releases, response_ranks
 from dpppl.row_statistics.accesses import At, Kind, State, narrow
 from dpppl.row_statistics.coordinates import Coordinates
 from dpppl.row_statistics.matrices import from_vector
@@ -233,7 +233,7 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     """Over listed responses, by their probabilities, and over an exchangeable set, some of which tie; not where probabilities
     are a tenth off. With both flags they are at most 1 long."""
     rng = np.random.default_rng(0)
-    of = jax.jit(lambda log_probs, weights: fit.moments_of_rank(log_probs, weights))
+    of = jax.jit(lambda log_probs, weights: response_ranks.moments_of_rank(log_probs, weights))
 
     def mean_of(log_probs, weights, probabilities):
         found = [of(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
@@ -249,10 +249,16 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     moments = np.array([moments for moments, _ in rolled])
     assert np.abs(moments.mean(axis=0)).max() < 1e-6
     np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)
-    long = max(np.sum((fit.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum(
-        (fit.variance_unit(2) * rolled[0][1]) ** 2
+    long = max(np.sum((response_ranks.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum(
+        (response_ranks.variance_unit(2) * rolled[0][1]) ** 2
     )
-    assert long + fit.LINK**2 + fit.SKEW**2 + (2 + 1 / 9 + 0.16**2) * fit.variance_unit(2) ** 2 <= 1.0
+    assert (
+        long
+        + response_ranks.LINK**2
+        + response_ranks.SKEW**2
+        + (2 + 1 / 9 + 0.16**2) * response_ranks.variance_unit(2) ** 2
+        <= 1.0
+    )
 
 
 # What is charged

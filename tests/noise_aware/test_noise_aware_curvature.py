@@ -15,8 +15,8 @@ from dpppl.noise_aware.eigen_draws import eigen_draws
 from dpppl.noise_aware.mixture import Linear, Mixture
 from dpppl.noise_aware.surrogate import Surrogate, moments, resolved
 from dpppl.row_statistics.accesses import Kind, num_directions
-from dpppl.row_statistics.fit import Order
 from dpppl.row_statistics.plan import plan_of
+from dpppl.row_statistics.response_ranks import Order
 
 WIDTH = 6
 

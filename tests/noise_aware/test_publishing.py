@@ -16,7 +16,7 @@ from dpppl.information_flow.executables import digest_of
 from dpppl.model.split import split_model
 from dpppl.noise_aware.publishing import _program, _sites
 from dpppl.published.likelihood import Likelihood
-from dpppl.published.owners import Owner
+from dpppl.published.records import Owner
 from dpppl.published.supports import Site
 from dpppl.row_statistics.coordinates import Coordinates
 

@@ -16,7 +16,7 @@ from numpyro import handlers
 
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.row_statistics import fit
+from dpppl.row_statistics import response_ranks
 
 NUM_ROWS = 4_000
 TRUTH = {"a": 0.3, "b": 0.7, "m": 0.4}
@@ -134,7 +134,7 @@ def test_what_rows_of_a_right_model_release_has_mean_zero(kind):
         log_likelihood = lambda given, z=z: split.log_likelihood(z, row, public, given)  # noqa: E731
         log_probs = jnp.append(log_likelihood(None), jax.vmap(log_likelihood)(values))
         squares = jnp.stack([2.0 * (x - 0.5) ** 2, 3.0 * x**2, 2.0])
-        said = fit.numbers(
+        said = response_ranks.numbers(
             log_probs, found.totals(z, row, public, values), weights, squares, jnp.zeros(2, bool), jnp.array(True),
             jnp.array(False),
         )  # fmt: skip

@@ -23,7 +23,7 @@ from dpppl.noise_aware.measured import Pull
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.surrogate import OneSided
 from dpppl.noise_aware.verdict import NoiseAwareVerdict
-from dpppl.row_statistics import fit
+from dpppl.row_statistics import response_ranks
 from dpppl.row_statistics.coordinates import Coordinates
 
 
@@ -288,7 +288,7 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
     @jax.jit
     def of(k, speaks, is_outside):
         log_probs, all_values = jnp.append(jnp.log(p[k]), jnp.log(p)), jnp.append(values[k], values)
-        return fit.numbers(log_probs, all_values, jnp.append(0.0, p), squares, flags, speaks, is_outside)
+        return response_ranks.numbers(log_probs, all_values, jnp.append(0.0, p), squares, flags, speaks, is_outside)
 
     every = np.array([of(k, True, False) for k in range(4)])
     signed = np.array([0.45, 0.2, 0.2, 0.15]) @ every
@@ -306,7 +306,7 @@ def lengths(p, values, num_flags):
     log_probs, weights, flags = jnp.log(p), jnp.append(0.0, p), jnp.ones(num_flags)
     first = lambda x, k: jnp.append(x[k], x)  # noqa: E731
     one = lambda k: jnp.linalg.norm(  # noqa: E731
-        fit.numbers(
+        response_ranks.numbers(
             first(log_probs, k), first(values, k), weights, jnp.ones(3), flags, jnp.array(True), jnp.array(False)
         )
     )
@@ -335,7 +335,7 @@ def test_skewness_is_at_most_one_long():
     """Of 62 responses, the last but one with three quarters of the probability and the largest with next to nothing, the longest of all."""
     p = np.append([0.25 / 60] * 60, [0.75 - 1e-6, 1e-6]).astype(np.float32)
     by_value = np.cumsum(p) - p / 2 - 0.5
-    assert 0.99 < np.abs(fit.skewness(jnp.asarray(by_value), jnp.asarray(p))).max() <= 1.0
+    assert 0.99 < np.abs(response_ranks.skewness(jnp.asarray(by_value), jnp.asarray(p))).max() <= 1.0
 
 
 @pytest.mark.quick_cases(1)
@@ -346,16 +346,16 @@ def test_the_unlikelier_of_two_responses_counts_in_full(p):
 
     @jax.jit
     def of(k):
-        return fit.numbers(
+        return response_ranks.numbers(
             jnp.append(log_probs[k], log_probs), jnp.array([k, 0.0, 1.0]), jnp.array([0.0, 1.0 - p, p]), squares,
             jnp.zeros(2), jnp.array(True), jnp.array(False),
         )  # fmt: skip
 
     signs, odds = np.array([-1.0, 1.0, -1.0, -1.0]), min(p, 1.0 - p) / max(p, 1.0 - p)
-    sizes = np.array([of(0)[11:-1], of(1)[11:-1]]) * np.sqrt(4) / fit.LINK
+    sizes = np.array([of(0)[11:-1], of(1)[11:-1]]) * np.sqrt(4) / response_ranks.LINK
     np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
     np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
-    assert of(0)[7] / fit.variance_unit(2) == pytest.approx(odds, rel=1e-4)
+    assert of(0)[7] / response_ranks.variance_unit(2) == pytest.approx(odds, rel=1e-4)
 
 
 def test_rows_of_certain_responses_are_compared_by_their_covariates():
@@ -364,7 +364,7 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
     log_probs, weights = jnp.log(jnp.array([0.99, 0.99, 0.01])), jnp.array([0.0, 0.99, 0.01])
     values, flags = jnp.array([0.0, 0.0, 1.0]), jnp.zeros(2)
     found = jax.jit(
-        lambda: fit.numbers(log_probs, values, weights, certain, flags, jnp.array(True), jnp.array(False))
+        lambda: response_ranks.numbers(log_probs, values, weights, certain, flags, jnp.array(True), jnp.array(False))
     )()
     np.testing.assert_array_equal(np.sign(found[11:-1]), [1.0, -1.0, 1.0])  # the response is the lower one
 
@@ -372,11 +372,20 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
 def test_sums_are_read_in_units_of_what_their_rows_released():
     """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
     sums = np.array(
-        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.variance_unit(2) * np.array([10.0, 20.0, 50.0, 12.0, 40.0, 30.0]))]
+        [
+            2.0,
+            3.0,
+            4.0,
+            response_ranks.FIT * 5.0,
+            0.0,
+            *(response_ranks.variance_unit(2) * np.array([10.0, 20.0, 50.0, 12.0, 40.0, 30.0])),
+        ]
     )
-    sums = np.concatenate([sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]), [fit.SKEW * 6.0]])
+    sums = np.concatenate(
+        [sums, response_ranks.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]), [response_ranks.SKEW * 6.0]]
+    )
     for excess in (0.0, 3.0):
-        found = fit.Fit.from_sums(sums, 1e-9, 100, excess, ["", "a", "b"])
+        found = response_ranks.Fit.from_sums(sums, 1e-9, 100, excess, ["", "a", "b"])
         assert (found.outside, found.missing, found.impossible[0]) == pytest.approx((0.03, 0.04, 0.02))
         assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.fit[0] == pytest.approx(0.05)
         assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
@@ -385,10 +394,12 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
         assert found.harm == pytest.approx(
             np.array([0.05, 0.2, 0.06]) * np.sqrt(100 / np.array([0.1, 0.5, 0.12])), rel=1e-3
         )
-    noisy = fit.Fit.from_sums(sums, 10.0, 100, 0.0, ["", "a", "b"])
-    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.variance_unit(2)) / 100
+    noisy = response_ranks.Fit.from_sums(sums, 10.0, 100, 0.0, ["", "a", "b"])
+    variance = (0.1 * np.sqrt(3) / response_ranks.LINK) ** 2 + min(
+        1.0, 0.5 + 0.2 / response_ranks.variance_unit(2)
+    ) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
-    assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / fit.SKEW) ** 2 + 0.16 / 100))
+    assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / response_ranks.SKEW) ** 2 + 0.16 / 100))
 
 
 def test_harm_that_is_expected_is_what_was_seen_where_noise_hides_little():
@@ -396,9 +407,14 @@ def test_harm_that_is_expected_is_what_was_seen_where_noise_hides_little():
 
     def harm(signed, noise):
         sums = np.concatenate(
-            [np.zeros(5), fit.variance_unit(2) * np.array([2e3, 2e3, 1e4, 2e3, 0, 0]), fit.LINK * signed, [0.0]]
+            [
+                np.zeros(5),
+                response_ranks.variance_unit(2) * np.array([2e3, 2e3, 1e4, 2e3, 0, 0]),
+                response_ranks.LINK * signed,
+                [0.0],
+            ]
         )
-        found = fit.Fit.from_sums(sums, noise, 20_000, 0.0, [""])
+        found = response_ranks.Fit.from_sums(sums, noise, 20_000, 0.0, [""])
         return found.squared_harm, max(found.harm) ** 2
 
     expected, seen = harm(np.array([4_000.0]), 1e-3)
@@ -416,7 +432,9 @@ def test_impossible_responses_are_counted_alone():
     @jax.jit
     def of(z):
         log_probs, values = jnp.append(-0.5 * z**2, draws), jnp.append(z, jnp.linspace(-2.0, 2.0, 32))
-        return fit.numbers(log_probs, values, weights, jnp.ones(2), jnp.zeros(2), jnp.array(True), jnp.array(False))
+        return response_ranks.numbers(
+            log_probs, values, weights, jnp.ones(2), jnp.zeros(2), jnp.array(True), jnp.array(False)
+        )
 
     far, near = np.array(of(20.0)), np.array(of(3.0))
     assert far[0] == pytest.approx(1 - 1 / 33, abs=1e-5) and not np.any(far[1:])
@@ -425,7 +443,8 @@ def test_impossible_responses_are_counted_alone():
         300, (33, 1_000)
     )  # log probabilities of 300 numbers, the first one's own
     own, all_of = (
-        jax.vmap(functools.partial(fit.impossible, size=n), (1, None))(sums, weights)[0].mean() for n in (1, 300)
+        jax.vmap(functools.partial(response_ranks.impossible, size=n), (1, None))(sums, weights)[0].mean()
+        for n in (1, 300)
     )
     assert own > 0.1 and all_of == 0.0
 

@@ -7,7 +7,7 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.published.likelihood import Likelihood
-from dpppl.published.owners import Owner, OwnerFacts
+from dpppl.published.records import Owner, OwnerFacts
 from dpppl.published.supports import Site
 from dpppl.row_statistics.coordinates import Prior
 from dpppl.row_statistics.matrices import eigh, times

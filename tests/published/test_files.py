@@ -14,7 +14,7 @@ from made_up import likelihood_of
 
 import dpppl
 from dpppl.published import files
-from dpppl.published.owners import PublishedMixture
+from dpppl.published.records import PublishedMixture
 from dpppl.published.supports import KINDS
 
 

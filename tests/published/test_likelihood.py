@@ -20,8 +20,8 @@ from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.publishing import published
 from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.published.likelihood import Likelihood
-from dpppl.published.owners import Owner
 from dpppl.published.priors import Row, Sensitivity
+from dpppl.published.records import Owner
 from dpppl.published.supports import KINDS, Site, coordinates
 from dpppl.row_statistics.coordinates import Prior
 

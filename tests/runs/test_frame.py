@@ -307,9 +307,9 @@ def test_a_tail_that_noise_made_takes_nothing_of_the_curvature(monkeypatch):
 def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
     """In a chain and in SVI; below .6 it is a doubt, beside others: on Adult at epsilon .5 chains of .49 to .59 were 4 sds off."""
     framed = Metric({"w": (1,)}, np.zeros(1), np.eye(1), informed=informed).findings
-    measured = MeasuredChains(step_size=1.0, excess={}, of_norm=framed)
+    measured = MeasuredChains(step_size=1.0, excess={}, metric_findings=framed)
     chain = ChainVerdict(words={}, learned={}, measured=measured)
-    found = convergence({"w": np.random.default_rng(0).normal(size=(200, 2))}, framed=True, of_norm=framed)
+    found = convergence({"w": np.random.default_rng(0).normal(size=(200, 2))}, framed=True, metric_findings=framed)
     assert found.verdict == "arrived"
     for run in (chain, found):
         told = [str(finding) for finding in run.findings if "information" in str(finding)]
@@ -341,11 +341,13 @@ def test_a_misfit_that_the_frame_saw_speaks_against_a_run_that_clips(fit, cut, l
     framed = Metric({"w": (1,)}, np.zeros(1), np.eye(1), cut=cut, fit=good_fit(**fit)).findings
     draws = np.random.default_rng(0).normal(size=(2, 500, 1))
     held = Arrival(moving={"w": np.zeros(1, bool)}, held={"w": np.ones(1, bool)})
-    measured = MeasuredChains(step_size=1.0, excess={"w": 0.0}, relaxations={"w": np.full(1, 70.0)}, of_norm=framed)
+    measured = MeasuredChains(
+        step_size=1.0, excess={"w": 0.0}, relaxations={"w": np.full(1, 70.0)}, metric_findings=framed
+    )
     chain = reading({"w": draws}, measured, held, {"w": 9.0 * draws[0]})
     latents = {"w": np.array(["learned"])}
     white = {"w": np.random.default_rng(0).normal(size=(200, 2))}
-    found = convergence(white, framed=True, of_norm=framed, latents=latents)
+    found = convergence(white, framed=True, metric_findings=framed, latents=latents)
     for run, good in ((chain, "read"), (found, "learned")):
         assert run.line().startswith(line) and len(run.doubts) <= 1
         word = run.by_site["w"][0]

@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoNormal
 from dpppl.contrib import audit as auditing
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow import verify
-from dpppl.mcmc.langevin import DPSGLD
+from dpppl.mcmc.three_kernels import DPSGLD
 from dpppl.model.arguments import Public
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
