@@ -114,7 +114,7 @@ def test_a_frame_of_latents_beyond_the_coordinates_is_that_of_draws(monkeypatch)
     )
     stage = SimpleNamespace(_replace=lambda **_: None, belief=None, surrogate=law)
     for name, value in {
-        "looked": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
+        "run_recipe_for": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
         "NoiseAwareVerdict.from_releases": lambda *_, **__: good_fit(),
     }.items():  # fmt: skip
         monkeypatch.setattr(f"dpppl.frame.locate.{name}", value)
@@ -469,7 +469,7 @@ def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
         assert released.scale == pytest.approx(inverse_mu_of(charge)) and released.values == []
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpppl.frame.locate.looked", looked)
+    monkeypatch.setattr("dpppl.frame.locate.run_recipe_for", looked)
     found = Locator(
         settings=None, bound=SimpleNamespace(rows="rows", public="public"), prior=None, is_normal=True, charge=charge,
         programs={Kind.LOOK: program}, key=key,
