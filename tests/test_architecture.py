@@ -191,7 +191,7 @@ ROOMS = {
     "svi": ("svi", 2_577, 1_400),
     "row_statistics": ("row_statistics", 1_642, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_947, 900),
+    "noise_aware": ("noise_aware", 2_984, 900),
     "contrib": ("contrib", 4_169, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
