@@ -32,7 +32,7 @@ from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame import locate
 from dpppl.frame.guides import MovedOptimizer, Movement, is_of
-from dpppl.frame.locate import SHARE, Locator, first_charges, frame_charge, inverse_mu_of, locator_or_none
+from dpppl.frame.locate import SHARE, Locator, RunCharges, frame_charge, inverse_mu_of, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.frame.norms import clipped_at
 from dpppl.mcmc.measured import Arrival, MeasuredChains
@@ -114,7 +114,7 @@ def test_a_frame_of_latents_beyond_the_coordinates_is_that_of_draws(monkeypatch)
     )
     stage = SimpleNamespace(_replace=lambda **_: None, belief=None, surrogate=law)
     for name, value in {
-        "looked": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
+        "run_recipe_for": lambda *_: stage, "_normal": None, "posterior.draw": lambda *_: (draws, None), "Mixture.of": lambda *_: None,
         "NoiseAwareVerdict.from_releases": lambda *_, **__: good_fit(),
     }.items():  # fmt: skip
         monkeypatch.setattr(f"dpppl.frame.locate.{name}", value)
@@ -469,7 +469,7 @@ def test_no_access_of_a_frame_has_less_noise_than_is_charged(monkeypatch):
         assert released.scale == pytest.approx(inverse_mu_of(charge)) and released.values == []
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpppl.frame.locate.looked", looked)
+    monkeypatch.setattr("dpppl.frame.locate.run_recipe_for", looked)
     found = Locator(
         settings=None, bound=SimpleNamespace(rows="rows", public="public"), prior=None, is_normal=True, charge=charge,
         programs={Kind.LOOK: program}, key=key,
@@ -522,10 +522,9 @@ def test_a_frame_is_charged_under_the_relation_of_its_run():
         scheme = dpppl.WithoutReplacement(50, 50)
     for subsampling in (scheme, dpppl.FullBatch(), dpppl.Poisson(1.0)):
         mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
-        charges = first_charges(20.0, 300, mechanism, has_frame=True)
-        assert [charge.event.neighboring_relation for charge in charges] == [subsampling.neighboring_relation] * 2
-        steps = Charge(mechanism, np.full(300, 20.0))
-        assert accounting.epsilon(events_of([*charges, steps]), 1e-5) > 0.0
+        charges = RunCharges.of(Charge(mechanism, np.full(300, 20.0)), 20.0, has_frame=True)
+        assert {charge.event.neighboring_relation for charge in charges} == {subsampling.neighboring_relation}
+        assert accounting.epsilon(events_of(charges), 1e-5) > 0.0
 
 
 @pytest.mark.slow
