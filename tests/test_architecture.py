@@ -184,14 +184,14 @@ ROOMS = {
     "access": ("access row_program", 3_123, 1_700),
     "session": ("runs processes", 2_663, 1_500),
     "likelihood": ("likelihood", 417, 400),
-    "frame": ("frame", 623, 404),
+    "frame": ("frame", 638, 404),
     "findings": ("findings", 554, 430),
     "report": ("report", 967, 800),
-    "mcmc": ("mcmc", 2_624, 1_400),
+    "mcmc": ("mcmc", 2_623, 1_400),
     "svi": ("svi", 2_577, 1_400),
     "row_statistics": ("row_statistics", 1_642, 700),
     "published": ("published", 939, 700),
-    "noise_aware": ("noise_aware", 2_947, 900),
+    "noise_aware": ("noise_aware", 2_984, 900),
     "contrib": ("contrib", 4_169, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -65,7 +65,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(raised, key=lambda finding: (finding.level, not finding.of_rows))
 
 
-def found(run: Run, *checks: Callable[[Run], Iterable[Finding]]) -> list[Finding]:
+def findings_of(run: Run, *checks: Callable[[Run], Iterable[Finding]]) -> list[Finding]:
     """Findings of the checks on a run, in order of precedence; equally grave ones in the order of the checks."""
     return ranked(finding for check in checks for finding in check(run))
 
@@ -81,7 +81,7 @@ class Verdict(ABC):
     @property
     @abstractmethod
     def findings(self) -> Sequence[Finding]:
-        """All findings, in order of precedence: see `found`."""
+        """All findings, in order of precedence: see `findings_of`."""
 
     def by_label(self, findings: Iterable[Finding]) -> list[Finding]:
         """Findings by the labels of elements."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms
 from dpppl.accounting.unit import Unit
 from dpppl.data.rows import number_of
@@ -60,11 +60,26 @@ def frame_charge(noise_multiplier: float, num_steps: int, neighboring_relation: 
     )
 
 
-def first_charges(noise_multiplier: float, num_steps: int, mechanism: Mechanism, has_frame: bool) -> list[Charge]:
-    """The costs of what comes before a run of `num_steps` steps of all chains: a frame, and the histogram of norms."""
-    relation = mechanism.subsampling.neighboring_relation
-    frame = [frame_charge(noise_multiplier, num_steps, relation)] if has_frame else []
-    return [*frame, histogram_charge(noise_multiplier, num_steps, mechanism)]
+class RunCharges(NamedTuple):
+    """The costs of a run, in order.
+
+    - **frame**, **histogram** - of a frame, and of the histogram of norms, None where it has none.
+    - **steps** - of the steps of all chains."""
+
+    frame: Charge | None
+    histogram: Charge | None
+    steps: Charge
+
+    @classmethod
+    def of(cls, steps: Charge, noise_multiplier: float, has_frame: bool) -> "RunCharges":
+        """Of a run whose norm comes from a histogram."""
+        num_steps, relation = steps.chains * steps.num_steps, steps.mechanism.subsampling.neighboring_relation
+        frame = frame_charge(noise_multiplier, num_steps, relation) if has_frame else None
+        return cls(frame, histogram_charge(noise_multiplier, num_steps, steps.mechanism), steps)
+
+    def listed(self, *steps: Charge) -> list[Charge]:
+        """In order; `steps`: in place of its own."""
+        return [charge for charge in (self.frame, self.histogram, *(steps or [self.steps])) if charge is not None]
 
 
 def inverse_mu_of(charge: Charge) -> float:

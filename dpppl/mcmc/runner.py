@@ -15,7 +15,7 @@ from dpppl.access.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import warn_of
-from dpppl.frame.locate import Located, first_charges, locate, locator_or_none
+from dpppl.frame.locate import Located, RunCharges, locate, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.frame.norms import affordable_norm, chosen_norm
 from dpppl.information_flow.row_free import proved
@@ -125,7 +125,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
         self.frame = frame
         self._has_frame = has_frame(frame, kernel, self.privacy, self.num_warmup + self.num_samples)
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
-        self._kernel: DPKernel | None = None
+        self._kernel: DPKernel | None = None  # calibrated once, then at the norm that a run chose
         self._first_start = kernel.start
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -160,16 +160,15 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
                 return kernel  # the sampler's own noise is enough
 
         return kernel.with_noise(
-            budget.account().calibrate(lambda noise: self._charges(kernel.with_noise(noise), frame))
+            budget.account().calibrate(lambda noise: self._charges(kernel.with_noise(noise), frame).listed())
         )
 
-    def _charges(self, kernel: DPKernel, frame: bool) -> list[Charge]:
-        """The cost of all steps of this kernel, last, and of the accesses before that its clipping norm comes from."""
-        num_steps = self.num_warmup + self.num_samples
-        steps = kernel.charge(0, num_steps, self.num_chains)
+    def _charges(self, kernel: DPKernel, frame: bool) -> RunCharges:
+        """The cost of all steps of this kernel, and of the accesses before that its clipping norm comes from."""
+        steps = kernel.charge(0, self.num_warmup + self.num_samples, self.num_chains)
         if not kernel.auto_norm or kernel.noise_multiplier is None:
-            return [steps]
-        return [*first_charges(kernel.noise_multiplier, self.num_chains * num_steps, kernel.mechanism, frame), steps]
+            return RunCharges(None, None, steps)
+        return RunCharges.of(steps, kernel.noise_multiplier, frame)
 
     @checked
     def privacy_plan(self) -> PrivacyReport:
@@ -180,7 +179,7 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             kernel = self._calibrated(has_frame)
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._charges(kernel, has_frame)[:-1], kernel.charge(first, steps, self.num_chains)]
+        charges = self._charges(kernel, has_frame).listed(kernel.charge(first, steps, self.num_chains))
         return self._planned(charges, self._start_of(resume))
 
     def _start_of(self, resume: Tree) -> Start | None:
@@ -272,19 +271,19 @@ class MCMC(PrivateRunner, numpyro.infer.MCMC):
             )
         locator, kernel = None, self.calibrated_kernel()
         if self._has_frame and not has_given_start:
-            costs = self._charges(kernel, True)[0], self.unit
-            locator = locator_or_none(
-                self.frame is True, run.key, kernel.model, bound.split, call.rows, call.public, *costs
-            )
+            arguments = kernel.model, bound.split, call.rows, call.public, self._charges(kernel, True).frame
+            locator = locator_or_none(self.frame is True, run.key, *arguments, self.unit)
         if self._has_frame and locator is None:
             kernel = self._calibrated(False)
         chains = Chains.starting(replace(bound, kernel=kernel), run.key, call)
-        *first, _ = self._charges(kernel, locator is not None)
-        account.admit([*first, *call.charges(kernel)])
+        charges = self._charges(kernel, locator is not None)
+        of_histogram = charges.histogram
+        assert of_histogram is not None
+        account.admit(charges.listed(*call.charges(kernel)))
 
         def histogram_in(metric: Metric | None) -> Histogram:
             z, space = (chains.one.z, chains.bound) if metric is None else (metric.start, metric)
-            settings = call.public, first[-1], space, metric is not None, kernel.mechanism.marked
+            settings = call.public, of_histogram, space, metric is not None, kernel.mechanism.marked
             return Histogram.starting(z, bound.split, *settings)
 
         plan = self._plan(chains, bound, kernel.start if locator is None else Start.FRAME)

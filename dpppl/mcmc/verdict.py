@@ -8,7 +8,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.findings.counted_rows import BIASED, IGNORED
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, found, note, refused, sites_with
+from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, findings_of, note, refused, sites_with
 from dpppl.mcmc.measured import Arrival, MeasuredChains
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import BySite
@@ -97,7 +97,7 @@ class ChainVerdict(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        return self.by_label(found(self, of_rows, of_elements, of_data))
+        return self.by_label(findings_of(self, of_rows, of_elements, of_data))
 
     def of_sites(self, sites: Iterable[str]) -> "ChainVerdict":
         """The verdict on the elements of some sites."""

@@ -52,16 +52,6 @@ class Expected(NamedTuple):
     fit: Fit = Fit()
 
 
-class Found(NamedTuple):
-    """The bounds that histograms give.
-
-    - **at** - where looks are made, with their bounds.
-    - **cut** - the part of scores that the norm clips, over scores, by root mean squares."""
-
-    at: At
-    cut: float
-
-
 class Lengths(NamedTuple):
     """Lengths of rows as histograms have them.
 
@@ -87,8 +77,8 @@ class Lengths(NamedTuple):
         return float(norms.share * norms.mean(lambda x: np.minimum(x, norms.longest) ** 2))
 
 
-def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, num_rows: int) -> Found:
-    """The bounds of the next looks, or those that the user gave."""
+def chosen_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, num_rows: int) -> tuple[At, float]:
+    """Where looks are made, with their bounds, chosen or given; and `RecipeOutcome.cut`."""
     norms, roots = lengths
     informed = max(1.0, norms.share * num_rows)
     unit, unit_a, unit_j = map(float, units(at.score_share, expected.most_scores))
@@ -112,7 +102,7 @@ def found_bounds(lengths: Lengths, at: At, bounds: Bounds, expected: Expected, n
         best, bound = int(np.searchsorted(candidates, bounds.curvature).clip(0, len(kept) - 1)), bounds.curvature
     left = norms.mean(lambda x: np.maximum(x - norm, 0.0) ** 2) / norms.mean(np.square)
     at = at._replace(norm=norm, curvature_bound=bound, kept=1.0 if late else max(float(kept[best]), _LEAST_KEPT))
-    return Found(at, float(np.sqrt(left)))
+    return at, float(np.sqrt(left))
 
 
 def norm_of_looks(

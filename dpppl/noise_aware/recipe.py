@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.bounds import Bounds, Expected, Lengths, found_bounds
+from dpppl.noise_aware.bounds import Bounds, Expected, Lengths, chosen_bounds
 from dpppl.noise_aware.curvature import ReleasedCurvature
 from dpppl.noise_aware.line import FLOOR, Line, Look, trace
 from dpppl.noise_aware.sketch import Sketch, next_frame
@@ -22,8 +22,9 @@ from dpppl.noise_aware.surrogate import Surrogate, moments, surrogate_of
 from dpppl.row_statistics.accesses import Ask, At, Kind
 from dpppl.row_statistics.coordinates import Known, Prior
 from dpppl.row_statistics.matrices import Array, times
-from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, ReleasePlan
+from dpppl.row_statistics.plan import EARLY, FIRST, METRICS, PlannedLook, ReleasePlan
 from dpppl.row_statistics.response_ranks import Directions, Fit, Scalars
+from dpppl.types import Tree
 
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _LATE_SLOPE = 0.15  # the relative error of a slope where late looks are a posterior sd from the posterior mean
@@ -32,7 +33,10 @@ _DRAWS = 60  # of the curvature
 # (power, noise): looks are whitened by this power of the curvature plus `noise` times its noise's largest eigenvalue.
 # The first looks find units of columns; a full power of a curvature that clipping has cut stretches rare columns.
 _UNITS, _EARLY, _METRICS = (0.5, 0.3), (0.35, 1.0), ((0.5, 1.0), (0.35, 1.0), (0.2, 1.0))
+_TURNS = ((_UNITS,),) * (FIRST - 1) + ((_EARLY,),) * (EARLY - FIRST) + (_METRICS,)  # after each early look
 assert len(_METRICS) == METRICS
+
+Place = tuple[At, Line]  # a point and a metric, and what looks before say, in this metric
 
 
 class InU(NamedTuple):
@@ -77,84 +81,124 @@ class RecipeOutcome(NamedTuple):
     scalars: Scalars
 
 
-def run_recipe(
-    ask: Ask, plan: ReleasePlan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
-    most_scores: float = 1.0, added: float = 0.0, rows_per_unit: int = 1,
-) -> RecipeOutcome:  # fmt: skip
-    """All accesses in order, and what they say.
+class RecipeInputs(NamedTuple):
+    """The arguments of `run_recipe`.
 
-    - **ask** - the function that makes an access.
-    - **scale** - 1 / mu.
-    - **bounds** - the user's bounds of a row, where given.
+    - **ask**, **plan**, **scale** - the function that makes an access; all accesses; 1 / mu.
+    - **prior**, **bounds**, **num_rows** - the latents' prior; the user's bounds of a row, where given; how many rows there are.
     - **redrawn**, **added** - see `Responses`.
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows, more
       for correlated rows of a unit, infinite for a sandwich.
     - **rows_per_unit** - the most rows of a unit."""
-    noise_of = lambda share: scale / np.sqrt(share)  # noqa: E731
-    line, late, cut, fit = Line.none(prior.first()), [], 1.0, Fit()
-    at = At(prior.mean + OFFSET * prior.scales, 1.0, 1.0, line.basis)
-    metrics = [(at, line)]
-    for number, planned in enumerate(plan.looks):
-        is_late = number >= EARLY
-        if planned.scalars is not None:
-            fit = _fit(ask, at, noise_of(planned.scalars), line, prior, num_rows, rows_per_unit)
-        lengths = [
-            Lengths.asked(ask, place, noise_of(share), known.slope if number else None, num_rows)
-            for (place, known), share in zip(metrics, planned.bins)
-        ]
-        best = int(np.argmin([each.mean_square for each in lengths])) if lengths else 0
-        at, line = metrics[best]
-        at, basis = at._replace(score_share=planned.score_share), line.basis
-        covariance = basis.covariance_of_u(prior.covariance(basis))
-        if number <= EARLY:
-            sketch = Sketch.drawn(basis, line.posterior(covariance)[1], np.random.default_rng(number))
-            at = at._replace(basis=basis._replace(sketch=sketch.columns))
-        if bounds.norm and bounds.curvature:
-            at = at._replace(norm=bounds.norm, curvature_bound=bounds.curvature)
-        elif lengths:
-            together = plan.looks[number:] if is_late else [planned]  # looks that have these bounds
-            noise = sum(noise_of(look.share) ** -2.0 for look in together) ** -0.5
-            expected = Expected(noise, line.slope if number else None, covariance, is_late, most_scores, fit)
-            at, cut = found_bounds(lengths[best], at, bounds, expected, num_rows)
-        look = Look.asked(ask, at, noise_of(planned.share), prior, most_scores)
-        late += [look] * is_late
-        line, mean = line.with_look(look, covariance)
-        at = _moved(at, prior, basis.to_latents(mean))
-        if number == EARLY - 1:
-            mean, spread = line.posterior(covariance)
-            belief = Known(prior.mean + basis.to_latents(mean), basis.variances(spread))
-        kinds = () if is_late else _METRICS if number == EARLY - 1 else (_UNITS if number < FIRST - 1 else _EARLY,)
-        metrics = [_turned(at, line, look, sketch, prior, *kind) for kind in kinds] or [(at, line)]
-    noise = float(plan.noise_multipliers(scale)[-1])
-    return _concluded(ask, late, sketch, prior, belief, cut, noise, num_rows, redrawn, added)
+
+    ask: Ask
+    plan: ReleasePlan
+    scale: float
+    prior: Prior
+    bounds: Bounds
+    num_rows: int
+    redrawn: float = 0.0
+    most_scores: float = 1.0
+    added: float = 0.0
+    rows_per_unit: int = 1
+
+    def noise_of(self, share: float) -> float:
+        return self.scale / np.sqrt(share)
 
 
-def _moved(at: At, prior: Prior, mean: Array) -> At:
-    """At a posterior mean, in latents from the prior mean, or on the way to it where it is far."""
-    step = prior.mean + mean - at.point
-    step *= min(1.0, _STEP / max(float(np.max(np.abs(step / prior.scales))), 1e-30))
-    return at._replace(point=at.point + step)
+class Stage(NamedTuple):
+    """Looks in one metric at one norm.
+
+    - **at**, **line** - where the next one is made, and what those before say.
+    - **sketch**, **covariance** - random directions; the prior's covariance of u.
+    - **cut** - see `RecipeOutcome`."""
+
+    at: At
+    line: Line
+    sketch: Sketch
+    covariance: Array
+    cut: float
 
 
-def _fit(ask: Ask, at: At, noise: float, line: Line, prior: Prior, num_rows: int, rows_per_unit: int) -> Fit:
+def run_recipe(*arguments: Tree, **others: Tree) -> RecipeOutcome:
+    """All accesses in order, and what they say. Takes the arguments of `RecipeInputs`."""
+    of = RecipeInputs(*arguments, **others)
+    early, places = _early_looks(of)
+    return _concluded(of, early, *_late_looks(of, early, places))
+
+
+def _early_looks(of: RecipeInputs) -> tuple[Stage, list[Place]]:
+    """Looks that find the posterior, each in the metric to which the one before leads. The stage of the last, after it, and the
+    metrics to which it leads."""
+    first = of.prior.first()
+    places = [(At(of.prior.mean + OFFSET * of.prior.scales, 1.0, 1.0, first), Line.none(first))]
+    for number, kinds in enumerate(_TURNS):
+        look, stage = _looked(of, _stage(of, number, places, Fit()), of.plan.looks[number])
+        places = [_turned(stage, look, of.prior, *kind) for kind in kinds]
+    return stage, places
+
+
+def _late_looks(of: RecipeInputs, early: Stage, places: Sequence[Place]) -> tuple[Stage, list[Look]]:
+    """Looks that decide the posterior, in one stage, at one of these places."""
+    planned, looks = of.plan.looks[EARLY:], list[Look]()
+    fit = Fit() if planned[0].scalars is None else _fit(of, early, planned[0].scalars)
+    stage = _stage(of, EARLY, places, fit)
+    for each in planned:
+        look, stage = _looked(of, stage, each)
+        looks.append(look)
+    return stage, looks
+
+
+def _stage(of: RecipeInputs, number: int, places: Sequence[Place], fit: Fit) -> Stage:
+    """The stage of early look `number`, or of all late ones: where scores are shortest, by histograms if any are planned. Bounds
+    are the user's, or from the histogram, or those of the place."""
+    looks = of.plan.looks[number:] if number == EARLY else of.plan.looks[number : number + 1]
+    lengths = [
+        Lengths.asked(of.ask, at, of.noise_of(share), line.slope if number else None, of.num_rows)
+        for (at, line), share in zip(places, looks[0].bins)
+    ]
+    best = int(np.argmin([each.mean_square for each in lengths])) if lengths else 0
+    at, line = places[best]
+    covariance, cut = line.basis.covariance_of_u(of.prior.covariance(line.basis)), 1.0
+    sketch = Sketch.drawn(line.basis, line.posterior(covariance)[1], np.random.default_rng(number))
+    at = at._replace(basis=line.basis._replace(sketch=sketch.columns), score_share=looks[0].score_share)
+    if of.bounds.norm and of.bounds.curvature:
+        at = at._replace(norm=of.bounds.norm, curvature_bound=of.bounds.curvature)
+    elif lengths:
+        noise = sum(of.noise_of(look.share) ** -2.0 for look in looks) ** -0.5
+        slope = line.slope if number else None
+        expected = Expected(noise, slope, covariance, number == EARLY, of.most_scores, fit)
+        at, cut = chosen_bounds(lengths[best], at, of.bounds, expected, of.num_rows)
+    return Stage(at, line, sketch, covariance, cut)
+
+
+def _looked(of: RecipeInputs, stage: Stage, planned: PlannedLook) -> tuple[Look, Stage]:
+    """A look, and the stage after it: at the posterior mean, or on the way to it where it is far."""
+    at = stage.at._replace(score_share=planned.score_share)
+    look = Look.asked(of.ask, at, of.noise_of(planned.share), of.prior, of.most_scores)
+    line, mean = stage.line.with_look(look, stage.covariance)
+    step = of.prior.mean + line.basis.to_latents(mean) - at.point
+    step *= min(1.0, _STEP / max(float(np.max(np.abs(step / of.prior.scales))), 1e-30))
+    return look, stage._replace(at=at._replace(point=at.point + step), line=line)
+
+
+def _fit(of: RecipeInputs, stage: Stage, share: float) -> Fit:
     """How well rows fit, by an access to scalars."""
-    basis, h = at.basis, line.slope
-    covariance = basis.covariance_of_u(prior.covariance(basis))
-    spread = line.posterior(covariance)[1]
-    directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - prior.mean), h, num_rows)
-    values = ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
+    at, basis, h, noise = stage.at, stage.at.basis, stage.line.slope, of.noise_of(share)
+    spread = stage.line.posterior(stage.covariance)[1]
+    directions = Directions.of(basis, basis.to_u(np.asarray(at.point) - of.prior.mean), h, of.num_rows)
+    values = of.ask(Kind.SCALARS, at._replace(directions=directions.columns), noise)
     excess = trace(h @ spread) / basis.layout.dimension
     along = [""] * (1 + len(directions.coordinates))
-    return Fit.from_sums(values, noise, num_rows, excess, along, rows_per_unit=rows_per_unit)
+    return Fit.from_sums(values, noise, of.num_rows, excess, along, rows_per_unit=of.rows_per_unit)
 
 
-def _turned(
-    at: At, line: Line, look: Look, sketch: Sketch, prior: Prior, power: float, noise: float
-) -> tuple[At, Line]:
+def _turned(stage: Stage, look: Look, prior: Prior, power: float, noise: float) -> Place:
     """In coordinates in which the posterior is white. Scores change with them as their root mean square does, by the trace of
     the curvature."""
-    basis, released, before = at.basis, look.curvature, line.curvature
-    residual = sketch.unexplained(released.products, basis, line.curvature)
+    (at, line, sketch, *_), released = stage, look.curvature
+    basis, before = at.basis, line.curvature
+    residual = sketch.unexplained(released.products, basis, before)
     left, strength = sketch.directions(residual, released.curvature_std**2)
     error, width = line.floor / FLOOR, basis.roots.shape[1]
     hidden = noise * error * np.sqrt(2.0 * width) * np.eye(width)
@@ -209,33 +253,36 @@ class Late(NamedTuple):
         return float(np.sum(np.sum(scattered**2, axis=(1, 2)) / expected))
 
 
-def _concluded(
-    ask: Ask, looks: Sequence[Look], sketch: Sketch, prior: Prior, earlier: Known, cut: float, noise: float, num_rows: int,
-    redrawn: float, added: float,
-) -> RecipeOutcome:  # fmt: skip
-    """From the late looks, all in one basis; `noise`: of the access to scalars, the last one."""
-    at, basis = looks[-1].at, looks[-1].at.basis
-    dimension, covariance = basis.layout.dimension, basis.covariance_of_u(prior.covariance(basis))
+def _concluded(of: RecipeInputs, early: Stage, stage: Stage, looks: Sequence[Look]) -> RecipeOutcome:
+    """From the late looks, all in one stage, and an access to scalars, the last one."""
+    prior, covariance, at, basis = of.prior, stage.covariance, looks[-1].at, looks[-1].at.basis
     released = ReleasedCurvature.mean(look.curvature for look in looks)
     curvature = released.posterior(basis, covariance, _DRAWS)
     late = Late.of(looks, curvature.mean)
-    around = np.tensordot(late.noises**-1.0 / np.sum(late.noises**-1.0), late.centres, 1)
-    for _ in range(2):
-        before = around
-        centre, score, variance, number = late.averaged(before)
-        law = curvature.averaged(redrawn, number, added)
-        surrogate = surrogate_of(released, law, basis, sketch, num_rows, (centre, score, variance))
-        means, spreads = surrogate.posteriors(covariance)
-        around, spread = moments(means, spreads)
-    modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, number, added))
-    sampling = (redrawn + added) * (trace(curvature.score_variance.mean(axis=0)) / dimension)
+
+    def surrogate_around(point: Array) -> tuple[Surrogate, float]:
+        """Of looks weighed by their distance from a point, and the number of looks that weigh as much."""
+        centre, score, variance, number = late.averaged(point)
+        law = curvature.averaged(of.redrawn, number, of.added)
+        return surrogate_of(released, law, basis, stage.sketch, of.num_rows, (centre, score, variance)), number
+
+    nearest = np.tensordot(late.noises**-1.0 / np.sum(late.noises**-1.0), late.centres, 1)
+    near, _ = moments(*surrogate_around(nearest)[0].posteriors(covariance))
+    surrogate, number = surrogate_around(near)
+    means, spreads = surrogate.posteriors(covariance)
+    mean, spread = moments(means, spreads)
+    modelled = surrogate._replace(curvature=curvature.as_model().averaged(of.redrawn, number, of.added))
+    dimension = basis.layout.dimension
+    sampling = (of.redrawn + of.added) * (trace(curvature.score_variance.mean(axis=0)) / dimension)
     degrees = dimension * (len(looks) - 1)
-    point = prior.mean + basis.to_latents(around)
-    directions = Directions.of(basis, around, law.mean, num_rows)
-    values = ask(Kind.SCALARS, at._replace(point=point, directions=directions.columns), noise)
+    before, spread_before = early.line.posterior(early.covariance)
+    earlier = Known(prior.mean + early.line.basis.to_latents(before), early.line.basis.variances(spread_before))
+    point, noise = prior.mean + basis.to_latents(mean), float(of.plan.noise_multipliers(of.scale)[-1])
+    directions = Directions.of(basis, mean, surrogate.curvature.mean, of.num_rows)
+    values = of.ask(Kind.SCALARS, at._replace(point=point, directions=directions.columns), noise)
     return RecipeOutcome(
-        at.norm, at.curvature_bound, cut, surrogate, modelled, Known(point, basis.variances(spread)),
+        at.norm, at.curvature_bound, stage.cut, surrogate, modelled, Known(point, basis.variances(spread)),
         basis.covariance_of_latents(spread), earlier,
-        chi_squared=late.scatter(before, sampling, released.curvature_std**2 / 2.0) / degrees, degrees=degrees,
+        chi_squared=late.scatter(near, sampling, released.curvature_std**2 / 2.0) / degrees, degrees=degrees,
         in_u=InU(released, late.h, spreads, spread, covariance), scalars=Scalars(values, directions.coordinates, noise),
     )  # fmt: skip

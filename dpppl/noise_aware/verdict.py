@@ -9,7 +9,7 @@ from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.directions import add_up
 from dpppl.findings.learned import WORDS, word_of
-from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
+from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, findings_of, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import MeasuredReleases
 from dpppl.report.labels import NO_LABELS, Labels
@@ -43,7 +43,7 @@ class NoiseAwareVerdict(MeasuredReleases, verdict.Verdict):
     @property
     def findings(self) -> list[Finding]:
         """See `verdict.Verdict`."""
-        return found(self, *CHECKS)
+        return findings_of(self, *CHECKS)
 
     @property
     def misfit(self) -> str | None:

@@ -41,7 +41,7 @@ class SVIByHand(SVISettings):
         with TRACING:
             objective, phi = bind_objective(self, keys.stream(key, "initial values"), args, kwargs, init_params)
             self._label(objective.split)
-            self._mechanism, self._scale = self.mechanism_for(objective), objective.wide_scale
+            self._wide = None if objective.wide_scale is None else objective
             if self._metric is None:
                 self._also_captured(optimizers.check_without_loss(self.optim, phi, objective.split.num_rows))
             else:

@@ -107,7 +107,7 @@ class SVI(SVIByHand):
             check_state(init_state, "init_state", self.optim)
         account, num_steps = self.budget.account(), positive_integer(num_steps, name="num_steps")
         first, frame = (0, None) if init_state is None else (int(init_state.i), False)
-        return self._planned(self._charges(account, num_steps, first, frame))
+        return self._planned(self._charges(account, num_steps, first, frame).listed())
 
     @checked
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
@@ -175,14 +175,15 @@ class SVI(SVIByHand):
                 if init_state is not None:
                     check_state(init_state, "init_state", self.optim)
                     state = continued(init_state, state)
-                *first, charge = self._charges(account, num_steps, int(state.i))
+                charges = self._charges(account, num_steps, int(state.i))
                 locator, (rows, public) = None, objective.split.arrays(args, kwargs, self.mesh)
-                if len(first) > 1 and init_state is None and init_params is None:
-                    rest = self.model, objective.split, rows, public, first[0], self.unit
+                if charges.frame is not None and init_state is None and init_params is None:
+                    rest = self.model, objective.split, rows, public, charges.frame, self.unit
                     locator = locator_or_none(self.frame is True, run.key, *rest)
-                if len(first) > 1 and locator is None:
-                    *first, charge = self._charges(account, num_steps, int(state.i), False)
-                account.admit([*first, charge])
+                if charges.frame is not None and locator is None:
+                    charges = self._charges(account, num_steps, int(state.i), False)
+                account.admit(charges.listed())
+                charge = charges.steps
                 thinning = thinning_for(state.optim_state, num_steps, thinning)
                 begin = partial(self._begin, objective, rows, start if locator is None else Start.FRAME)
 
@@ -199,8 +200,9 @@ class SVI(SVIByHand):
                         progress_bar=progress_bar, describe=lambda done: "SVI",
                     )  # fmt: skip
 
-                if first:
-                    histogram_in = partial(self._histogram_in, run.key, objective, self._phi(state), public, first[-1])
+                if charges.histogram is not None:
+                    at_start = run.key, objective, self._phi(state), public, charges.histogram
+                    histogram_in = partial(self._histogram_in, *at_start)
                     steps = plan(objective, state, charge)
                     opened, found = held.enter_context(locate(run, steps, self.budget, histogram_in, locator))
                     objective, state, charge = self._adopted(found, objective, state, charge)

@@ -13,7 +13,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.frame.guides import NAMES, moves
-from dpppl.frame.locate import FEWEST_STEPS, checked_frame, first_charges, frame_line
+from dpppl.frame.locate import FEWEST_STEPS, RunCharges, checked_frame, frame_line
 from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.report.provenance import Start, Status
@@ -81,8 +81,8 @@ class SVISettings(Fixed, PrivateRunner):
         if not isinstance(scheme, Subsampling):
             raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         self._metric: Metric | None = None
-        self._may_be_wide, self._may_batch = clipping is None and not frame, subsampling is None
-        self._scale: float | None = None  # median prior sd of a wide model's latents; not 1 / mu, as in `noise_aware`
+        self._is_clipping_open, self._may_batch = clipping is None and not frame, subsampling is None
+        self._wide: Objective | None = None  # of the last model, if it is wide
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
             "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": self._has_auto_norm,
@@ -108,10 +108,10 @@ class SVISettings(Fixed, PrivateRunner):
             raise ConfigurationError(
                 'clipping="centred" of several particles needs gradient="aligned"; else take clipping="flat" or num_particles=1.'
             )
-        self._mechanism = Mechanism(
+        self._mechanism = Mechanism(  # of models that are not wide
             clipping=self.clipping, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
-        self._usual, self.measure_clipping = self._mechanism, measure_clipping  # `_usual`: of a model that is not wide
+        self.measure_clipping = measure_clipping
         self._check_one_noise()
         self._first_start = start_of(guide)
         self._objective: Objective | None = None
@@ -136,7 +136,7 @@ class SVISettings(Fixed, PrivateRunner):
     @property
     def mechanism(self) -> Mechanism:
         """The mechanism of an access; with clipping_norm="auto" at norm 1 until a run has chosen it."""
-        return self._mechanism
+        return self.mechanism_for(self._wide)
 
     @property
     def result(self) -> SVIResult:
@@ -157,22 +157,19 @@ class SVISettings(Fixed, PrivateRunner):
     @property
     def may_be_wide(self) -> bool:
         """Whether a wide model has a mechanism of its own: the user chose neither norm nor clipping."""
-        return self._has_auto_norm and self._may_be_wide
+        return self._has_auto_norm and self._is_clipping_open
 
-    def mechanism_for(self, objective: Objective) -> Mechanism:
-        """The mechanism of an access for a model. Of a wide one clipping is flat, and steps take batches, where the user chose
-        neither.
+    def mechanism_for(self, objective: Objective | None) -> Mechanism:
+        """The mechanism of an access. Of a wide model clipping is flat, and steps take batches, where the user chose neither.
 
         The norm is mu / s, s the latents' median prior sd. The mean gradient of all steps has noise of norm / mu, and the prior
         pulls a latent by 1 / s where it is one sd away. A longer norm lets noise outweigh the prior where rows say little, a
         shorter one the prior outweigh clipped rows."""
-        if not self.may_be_wide:
+        if objective is None or objective.wide_scale is None:
             return self._mechanism
-        if objective.wide_scale is None:
-            return self._usual
         rate = min(1.0, _BATCH / objective.split.num_rows)
-        scheme = Poisson(rate) if self._may_batch else self._usual.subsampling
-        return replace(self._usual, clipping=Flat(1.0), subsampling=scheme)
+        scheme = Poisson(rate) if self._may_batch else self._mechanism.subsampling
+        return replace(self._mechanism, clipping=Flat(1.0), subsampling=scheme)
 
     def _start_from(self, init_state: object, init_params: object) -> Start:
         """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
@@ -189,8 +186,8 @@ class SVISettings(Fixed, PrivateRunner):
         """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
-    def _charges(self, account: Account, num_steps: int, first: int, frame: bool | None = None) -> list[Charge]:
-        """A run's charges at the noise multiplier that its account gives, the last that of its steps. Looks at no data.
+    def _charges(self, account: Account, num_steps: int, first: int, frame: bool | None = None) -> RunCharges:
+        """A run's charges at the noise multiplier that its account gives. Looks at no data.
 
         Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
         number of steps fit one."""
@@ -198,15 +195,16 @@ class SVISettings(Fixed, PrivateRunner):
         share = count_share_of(self.mechanism.clipping, self.measure_clipping, self._has_auto_norm)
         mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=share)
 
-        def charges_at(sigma: float) -> list[Charge]:
+        def charges_at(sigma: float) -> RunCharges:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
-            if self._scale is not None:
-                norm = mechanism.subsampling.rate * (num_steps * self.num_particles) ** 0.5 / (sigma * self._scale)
-                return [replace(steps, mechanism=mechanism.with_norm(float(f"{norm:.4g}")))]
-            return [*first_charges(sigma, num_steps, mechanism, has_frame), steps] if self._has_auto_norm else [steps]
+            if self._wide is not None and self._wide.wide_scale is not None:
+                scale, rate = self._wide.wide_scale, mechanism.subsampling.rate
+                norm = rate * (num_steps * self.num_particles) ** 0.5 / (sigma * scale)
+                return RunCharges(None, None, replace(steps, mechanism=mechanism.with_norm(float(f"{norm:.4g}"))))
+            return RunCharges.of(steps, sigma, has_frame) if self._has_auto_norm else RunCharges(None, None, steps)
 
         noise = self.noise_multiplier
-        return charges_at(account.calibrate(charges_at) if noise is None else noise)
+        return charges_at(account.calibrate(lambda sigma: charges_at(sigma).listed()) if noise is None else noise)
 
     def step_function(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """`svi_step` with these settings, a function of (state, rows, public)."""
@@ -217,7 +215,7 @@ class SVISettings(Fixed, PrivateRunner):
         captured = () if self._objective is None else self._objective.captured
         steps = [charge for charge in charges if charge.is_steps]
         mechanism = steps[-1].mechanism if steps else self.mechanism
-        if self._scale is None:  # a norm may have been chosen after the steps were planned
+        if self._wide is None:  # a norm may have been chosen after the steps were planned
             mechanism = replace(mechanism, clipping=self.mechanism.clipping)
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
         return ReportFacts(
@@ -225,7 +223,7 @@ class SVISettings(Fixed, PrivateRunner):
             mechanism=MechanismFacts.of(mechanism, inputs.num_rows),
             details=SVIDetails(
                 num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
-                counted=self._counted, frame=frame_line(charges), is_wide=self._scale is not None,
+                counted=self._counted, frame=frame_line(charges), is_wide=self._wide is not None,
             ),
             inputs=inputs._replace(assumed_public=tuple(dict.fromkeys((*captured, *self._captured)))),
         )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
-from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
+from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, findings_of, note, refused, sites_with
 from dpppl.output import aligned
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import Tree
@@ -118,7 +118,7 @@ class Convergence(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        return self.by_label(found(self, arrived, too_narrow, of_rows))
+        return self.by_label(findings_of(self, arrived, too_narrow, of_rows))
 
     @property
     def by_site(self) -> Mapping[str, Array]:

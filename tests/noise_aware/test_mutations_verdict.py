@@ -160,7 +160,7 @@ MUTATIONS = [
         f"{LOOKS}test_a_line_is_kalmans_filter_where_slopes_are_known", ("monkeypatch",)),
     bug("looks before count in full", f"{LINE}Line.with_look", "_KEPT * self.information", "self.information",
         f"{LOOKS}test_looks_before_count_four_fifths"),
-    bug("the longest scores decide the metric", "dpppl.noise_aware.recipe:run_recipe", "np.argmin(", "np.argmax(",
+    bug("the longest scores decide the metric", f"{RECIPE}_stage", "np.argmin(", "np.argmax(",
         f"{LOOKS}test_late_looks_are_made_in_the_metric_of_the_shortest_scores", (1,)),
     bug("slopes are known far away", f"{LINE}Line._spread_by", "1.0 + by *", "1.0 + 0.0 *",
         f"{LOOKS}test_where_the_mean_moves_far_its_slope_is_in_error"),

@@ -54,7 +54,7 @@ NUMBERS = {  # what is computed of the releases at the end of a run
     "svi": "dpppl.svi.runner.counted_rows",
 }
 WORDS = {  # what is worded when results are read
-    "noise_aware": "dpppl.noise_aware.verdict.found",
+    "noise_aware": "dpppl.noise_aware.verdict.findings_of",
     "mcmc": "dpppl.mcmc.outcome.ranked",
     "svi": "dpppl.svi.result.convergence",
 }

@@ -32,7 +32,7 @@ from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame import locate
 from dpppl.frame.guides import MovedOptimizer, Movement, is_of
-from dpppl.frame.locate import SHARE, Locator, first_charges, frame_charge, inverse_mu_of, locator_or_none
+from dpppl.frame.locate import SHARE, Locator, RunCharges, frame_charge, inverse_mu_of, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.frame.norms import clipped_at
 from dpppl.mcmc.measured import Arrival, MeasuredChains
@@ -522,10 +522,9 @@ def test_a_frame_is_charged_under_the_relation_of_its_run():
         scheme = dpppl.WithoutReplacement(50, 50)
     for subsampling in (scheme, dpppl.FullBatch(), dpppl.Poisson(1.0)):
         mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
-        charges = first_charges(20.0, 300, mechanism, has_frame=True)
-        assert [charge.event.neighboring_relation for charge in charges] == [subsampling.neighboring_relation] * 2
-        steps = Charge(mechanism, np.full(300, 20.0))
-        assert accounting.epsilon(events_of([*charges, steps]), 1e-5) > 0.0
+        charges = RunCharges.of(Charge(mechanism, np.full(300, 20.0)), 20.0, has_frame=True)
+        assert {charge.event.neighboring_relation for charge in charges} == {subsampling.neighboring_relation}
+        assert accounting.epsilon(events_of(charges), 1e-5) > 0.0
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from dpppl.contrib.synthetic.schema import LEFT_OUT, Number, Schema
 from dpppl.contrib.synthetic.table import check_columns
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import STANDS_OUT, stands_out
-from dpppl.findings.verdict import Finding, Found, Level, Verdict, found, refused
+from dpppl.findings.verdict import Finding, Found, Level, Verdict, findings_of, refused
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.handlers import explained, failing_explained
 from dpppl.randomness import keys
@@ -81,7 +81,7 @@ class CellDetails(Verdict):
     @property
     def findings(self) -> list[Finding]:
         """The findings on the samples, of all levels."""
-        return found(self, left_out, misfit)
+        return findings_of(self, left_out, misfit)
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
