@@ -188,7 +188,7 @@ ROOMS = {
     "findings": ("findings", 554, 430),
     "report": ("report", 967, 800),
     "mcmc": ("mcmc", 2_623, 1_400),
-    "svi": ("svi", 2_577, 1_400),
+    "svi": ("svi", 2_576, 1_400),
     "row_statistics": ("row_statistics", 1_642, 700),
     "published": ("published", 939, 700),
     "noise_aware": ("noise_aware", 2_984, 900),

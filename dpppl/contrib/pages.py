@@ -9,7 +9,7 @@ from dpppl.contrib.plotting.axes import BLUE, GREY
 from dpppl.contrib.plotting.posteriors import posteriors_by_name
 from dpppl.contrib.plotting.privacy import attack_picture
 from dpppl.errors import ConfigurationError
-from dpppl.findings.verdict import Verdict
+from dpppl.findings.finding import Verdict
 from dpppl.published.likelihood import Likelihood
 from dpppl.published.priors import Sensitivity
 from dpppl.report.render import ABOUT

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dpppl.access.clipping import COUNT_SENSITIVITY, Centred, Flat
-from dpppl.findings.verdict import Finding, Found, Level, Verdict, care, note
+from dpppl.findings.finding import Finding, Found, Level, Verdict, care, note
 
 IGNORED = "do not read: rows are ignored"
 MOST = 0.5

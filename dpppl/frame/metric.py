@@ -11,7 +11,7 @@ import numpy as np
 
 from dpppl.findings.counted_rows import of_information
 from dpppl.findings.directions import add_up, known_together
-from dpppl.findings.verdict import Finding, Found, Level, care, note
+from dpppl.findings.finding import Finding, Found, Level, care, note
 from dpppl.noise_aware.verdict import MOST_MOVED, NoiseAwareVerdict, against, misfit
 from dpppl.types import Numbers, Tree
 from dpppl.validation import element_name

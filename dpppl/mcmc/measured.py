@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dpppl.findings.counted_rows import ClippedRows, CountedRows, rows_of
-from dpppl.findings.verdict import Finding
+from dpppl.findings.finding import Finding
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.types import BySite, Tree
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpppl.errors import ConclusionError
 from dpppl.findings.counted_rows import CountedRows
-from dpppl.findings.verdict import Level, few, ranked, refused
+from dpppl.findings.finding import Level, few, ranked, refused
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.measured import Arrival, MeasuredChains, measure

@@ -14,7 +14,7 @@ import numpyro.infer
 from dpppl.access.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError, concluding
 from dpppl.findings.counted_rows import CountedRows
-from dpppl.findings.verdict import warn_of
+from dpppl.findings.finding import warn_of
 from dpppl.frame.locate import Located, RunCharges, locate, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.frame.norms import affordable_norm, chosen_norm

@@ -7,8 +7,8 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.findings.counted_rows import BIASED, IGNORED
+from dpppl.findings.finding import REFUSED, Finding, Found, Level, Verdict, care, findings_of, note, refused, sites_with
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.findings.verdict import REFUSED, Finding, Found, Level, Verdict, care, findings_of, note, refused, sites_with
 from dpppl.mcmc.measured import Arrival, MeasuredChains
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import BySite

@@ -9,8 +9,8 @@ from scipy.special import chdtrc
 
 from dpppl.findings.counted_rows import STANDS_OUT
 from dpppl.findings.directions import known_together
+from dpppl.findings.finding import Array
 from dpppl.findings.learned import SMALLEST_SHARE
-from dpppl.findings.verdict import Array
 from dpppl.noise_aware.curvature import dispersion
 from dpppl.noise_aware.mixture import Mixture
 from dpppl.noise_aware.recipe import RecipeOutcome

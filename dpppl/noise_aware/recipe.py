@@ -29,7 +29,7 @@ from dpppl.types import Tree
 OFFSET = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _LATE_SLOPE = 0.15  # the relative error of a slope where late looks are a posterior sd from the posterior mean
 _STEP = 1.5  # the most prior sds that a point moves along a latent
-_DRAWS = 60  # of the curvature
+_CURVATURE_DRAWS = 60  # by which its noise is integrated
 # (power, noise): looks are whitened by this power of the curvature plus `noise` times its noise's largest eigenvalue.
 # The first looks find units of columns; a full power of a curvature that clipping has cut stretches rare columns.
 _UNITS, _EARLY, _METRICS = (0.5, 0.3), (0.35, 1.0), ((0.5, 1.0), (0.35, 1.0), (0.2, 1.0))
@@ -257,7 +257,7 @@ def _concluded(of: RecipeInputs, early: Stage, stage: Stage, looks: Sequence[Loo
     """From the late looks, all in one stage, and an access to scalars, the last one."""
     prior, covariance, at, basis = of.prior, stage.covariance, looks[-1].at, looks[-1].at.basis
     released = ReleasedCurvature.mean(look.curvature for look in looks)
-    curvature = released.posterior(basis, covariance, _DRAWS)
+    curvature = released.posterior(basis, covariance, _CURVATURE_DRAWS)
     late = Late.of(looks, curvature.mean)
 
     def surrogate_around(point: Array) -> tuple[Surrogate, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpyro.distributions.transforms import IndependentTransform
 
 from dpppl.errors import ConclusionError, ConfigurationError, concluding
-from dpppl.findings.verdict import warn_of
+from dpppl.findings.finding import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import BoundModel, bind
 from dpppl.noise_aware.publishing import likelihood_of

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpppl.findings import verdict
+from dpppl.findings import finding
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows, told_shares
 from dpppl.findings.directions import add_up
+from dpppl.findings.finding import REFUSED, Array, Finding, Found, Level, care, few, findings_of, note, refused
 from dpppl.findings.learned import WORDS, word_of
-from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, findings_of, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.measured import MeasuredReleases
 from dpppl.report.labels import NO_LABELS, Labels
@@ -25,7 +25,7 @@ _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NoiseAwareVerdict(MeasuredReleases, verdict.Verdict):
+class NoiseAwareVerdict(MeasuredReleases, finding.Verdict):
     """The verdict on a run: `CHECKS` on its numbers.
 
     - **labels** - of elements."""
@@ -42,7 +42,7 @@ class NoiseAwareVerdict(MeasuredReleases, verdict.Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """See `verdict.Verdict`."""
+        """See `finding.Verdict`."""
         return findings_of(self, *CHECKS)
 
     @property

@@ -12,14 +12,14 @@ A run (`runner.SVI.run`; its start and cost: `by_hand`, `settings`), in outline;
 
 Of a wide model, by default: no frame and no histogram; flat clipping at a norm that looks at no row; Poisson batches.
 
-Letters: phi the guide's parameters, psi those of the same guide of u (`frame.guides`), z latents, all unconstrained; u the
+Letters: phi the guide's parameters, psi those of the same guide of u (`frame.moved_guides`), z latents, all unconstrained; u the
 latents in a frame's metric; q the guide. A particle is a draw of the guide; the tail is the last half of what a run kept.
 
 The objective.
     dropout             MC Dropout as a guide
     guides              which guides are safe, and how they are set up without data
     elbo                the ELBO in two parts, and the sum that a step needs
-    step                one step, and what is kept of it
+    step                one step
     optimizers          optimisers that need no loss
 
 What is made of a run.

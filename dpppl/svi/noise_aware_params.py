@@ -8,7 +8,7 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
-from dpppl.frame.guides import Movement
+from dpppl.frame.moved_guides import Movement
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.svi.elbo import Objective
 from dpppl.types import BySite, Tree

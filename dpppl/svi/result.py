@@ -12,7 +12,7 @@ from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import ClippedRows, CountedRows
-from dpppl.findings.verdict import warn_of
+from dpppl.findings.finding import warn_of
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.report import render

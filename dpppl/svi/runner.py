@@ -12,9 +12,9 @@ import numpy as np
 
 from dpppl.access.clipping import NUM_COUNTS
 from dpppl.errors import ConfigurationError, concluding
-from dpppl.frame.guides import MovedOptimizer, Movement
 from dpppl.frame.locate import Located, locate, locator_or_none
 from dpppl.frame.metric import Metric
+from dpppl.frame.moved_guides import MovedOptimizer, Movement
 from dpppl.frame.norms import chosen_norm
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
@@ -27,8 +27,8 @@ from dpppl.runs.session import Run, Session
 from dpppl.svi.by_hand import SVIByHand
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import NUM_STEPS, DefaultOptimizer, counted_rows
-from dpppl.svi.step import SVIState, check_state, continued, thinning_for
+from dpppl.svi.settings import NUM_STEPS, DefaultOptimizer, counted_rows, thinning_for
+from dpppl.svi.step import SVIState, check_state, continued
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked, positive_integer
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+import jax
 import numpy as np
 from numpyro.optim import _NumPyroOptim
 
@@ -12,9 +13,9 @@ from dpppl.access.clipping import Centred, Flat, clipping_of
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
-from dpppl.frame.guides import NAMES, moves
 from dpppl.frame.locate import FEWEST_STEPS, RunCharges, checked_frame, frame_line
 from dpppl.frame.metric import Metric
+from dpppl.frame.moved_guides import NAMES, moves
 from dpppl.model.arguments import name_of
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
@@ -36,6 +37,8 @@ NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 """The defaults of a run: its steps; the learning rate of Adam at the first of them, and the share of it that the last has."""
 _BATCH = 4_096
 """Rows of a step of a wide model."""
+_ITERATES_KEPT, _NUMBERS_KEPT = 1_000, 2**26
+"""Most iterates that a run keeps by default, and most numbers in them."""
 
 
 class DefaultOptimizer(_NumPyroOptim):
@@ -290,3 +293,12 @@ def counted_rows(
     noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * split.num_rows)
     counts, error = np.mean(tail, axis=0), noise / (TAIL * num_steps) ** 0.5
     return rows_of(counts, error, mechanism.clipping, split.num_rows, objective.codes)
+
+
+def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) -> int:
+    """How many steps an iterate stands for: as `asked`, else about 1,000 are kept, or fewer where they are large."""
+    if asked is not None:
+        return positive_integer(asked, name="thinning")
+    size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
+    kept = min(_ITERATES_KEPT, max(2, _NUMBERS_KEPT // max(1, size)))
+    return max(1, -(-num_steps // kept))

@@ -1,24 +1,20 @@
-"""One step of SVI (a guide draw, a noisy sum of row gradients, an update of the parameters), and which iterates are kept."""
+"""One step of SVI (a guide draw, a noisy sum of row gradients, an update of the parameters)."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
-from dpppl.frame.guides import is_of
+from dpppl.frame.moved_guides import is_of
 from dpppl.randomness import keys
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 from dpppl.types import Foreign, Tree
-from dpppl.validation import positive_integer
-
-_SIZE, _LENGTH = 2**26, 1000
 
 
 class SVIState(NamedTuple):
@@ -80,12 +76,3 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
     if int(before.i) < 0:
         raise ConfigurationError("init_state holds a negative number of steps.")
     return before._replace(rng_key=fresh.rng_key)
-
-
-def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) -> int:
-    """How many steps an iterate stands for: as `asked`, else about 1,000 are kept, or fewer where they are large."""
-    if asked is not None:
-        return positive_integer(asked, name="thinning")
-    size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
-    kept = min(_LENGTH, max(2, _SIZE // max(1, size)))
-    return max(1, -(-num_steps // kept))

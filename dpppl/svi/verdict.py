@@ -15,8 +15,8 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
+from dpppl.findings.finding import REFUSED, Finding, Found, Verdict, care, few, findings_of, note, refused, sites_with
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
-from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, findings_of, note, refused, sites_with
 from dpppl.output import aligned
 from dpppl.report.labels import NO_LABELS, Labels
 from dpppl.types import Tree

@@ -53,7 +53,7 @@ MUTATIONS = [
         NAMES, ("more values than latents",)),
     bug("a wrong model is not refused", f"{CHECKS}misfit", "not lines or run.widths.is_sandwich", "True",
         FOUND, (lambda: WRONG, ENDED)),
-    bug("the mildest finding comes first", "dpppl.findings.verdict:ranked", "(finding.level,", "(-finding.level,",
+    bug("the mildest finding comes first", "dpppl.findings.finding:ranked", "(finding.level,", "(-finding.level,",
         FOUND, (lambda: WRONG, ENDED)),
     bug("checks that see nothing", f"{CHECKS}misfit", "run.unseen > most_unseen", "False", FOUND, (lambda: {"unseen": 12.0}, "too few")),
     bug("a departure that harms nothing", f"{CHECKS}against", " and run.harm[0] >= LEAST_HARM", "",

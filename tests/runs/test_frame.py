@@ -31,9 +31,9 @@ from dpppl.access.norm_histogram import LOWEST, SIZE, Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.contrib import pages
 from dpppl.frame import locate
-from dpppl.frame.guides import MovedOptimizer, Movement, is_of
 from dpppl.frame.locate import SHARE, Locator, RunCharges, frame_charge, inverse_mu_of, locator_or_none
 from dpppl.frame.metric import Metric
+from dpppl.frame.moved_guides import MovedOptimizer, Movement, is_of
 from dpppl.frame.norms import clipped_at
 from dpppl.mcmc.measured import Arrival, MeasuredChains
 from dpppl.mcmc.verdict import ChainVerdict, reading

@@ -15,7 +15,7 @@ from dpppl.contrib import pages
 from dpppl.contrib.synthetic import Category, Schema, fit_cells, table_model
 from dpppl.contrib.tuning import tune
 from dpppl.errors import ConfigurationError
-from dpppl.findings.verdict import care, sites_with
+from dpppl.findings.finding import care, sites_with
 from dpppl.ledger.report import merged
 from dpppl.mcmc.outcome import print_table
 from dpppl.report.labels import Labels

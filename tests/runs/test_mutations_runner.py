@@ -6,7 +6,7 @@ import test_private_runner
 import test_readable
 from test_mutations import Mutation, planted
 
-RUNNER, KERNEL, READ = (f"dpppl.{module}:" for module in ("runs.private_runner", "mcmc.checks", "findings.verdict"))
+RUNNER, KERNEL, READ = (f"dpppl.{module}:" for module in ("runs.private_runner", "mcmc.checks", "findings.finding"))
 SAME = "test_private_runner:test_a_privacy_is_the_same_as_its_settings_by_themselves"
 REFUSED = "test_private_runner:test_a_privacy_that_does_not_fit_is_refused"
 APART = "test_private_runner:test_a_kernel_and_its_runner_do_not_contradict_each_other"

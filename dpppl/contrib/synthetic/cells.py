@@ -17,7 +17,7 @@ from dpppl.contrib.synthetic.schema import LEFT_OUT, Number, Schema
 from dpppl.contrib.synthetic.table import check_columns
 from dpppl.errors import ConfigurationError
 from dpppl.findings.counted_rows import STANDS_OUT, stands_out
-from dpppl.findings.verdict import Finding, Found, Level, Verdict, findings_of, refused
+from dpppl.findings.finding import Finding, Found, Level, Verdict, findings_of, refused
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.handlers import explained, failing_explained
 from dpppl.randomness import keys
