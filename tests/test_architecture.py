@@ -179,7 +179,7 @@ ROOMS = {
     "privacy": ("accounting ledger", 3_793, 3_000),
     "randomness": ("randomness subsampling", 1_205, 1_100),
     "data": ("data", 1_664, 900),
-    "model": ("model", 4_725, 2_700),
+    "model": ("model", 4_732, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),
     "access": ("access row_program", 3_123, 1_700),
     "session": ("runs processes", 2_663, 1_500),

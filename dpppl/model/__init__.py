@@ -12,6 +12,7 @@ The call.
     public_values     which arguments are public without a mark; their names and types for the report
     arguments         which arguments are private rows, public arrays, or no arrays
 The model.
+    quadrature        values at which a continuous latent of a row is tried
     structure         sites and plates, as NumPyro's trace shows them; latents of a row that are summed out
     refusals          models that cannot be split, and errors that say what to write instead
     handlers          running a model on some rows, with its latents given

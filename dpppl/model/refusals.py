@@ -14,7 +14,8 @@ from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.rules import Kind, kind_of
 from dpppl.model.arguments import quoted as quoted
-from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, scalar_of, unwrapped
+from dpppl.model.quadrature import NUM_NODES
+from dpppl.model.structure import Observed, Site, Structure, scalar_of, unwrapped
 from dpppl.types import Distribution, Traced, Tree
 
 MANY = (

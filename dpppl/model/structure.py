@@ -12,17 +12,12 @@ from numpyro.distributions import biject_to
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import abstract
+from dpppl.model.quadrature import LOG_WEIGHTS, NODES, NUM_NODES
 from dpppl.types import Distribution, Numbers, Tree
 
 Site = dict[str, Tree]
 Trace = Mapping[str, Site]
 Shape = tuple[int, ...]
-NUM_NODES = 16  # how many values a continuous latent of a row is tried at
-# The trapezoidal rule under a normal density resolves likelihoods twice as sharp as the Gauss-Hermite rule of as many nodes,
-# whose outer nodes have almost no weight.
-_REACH = 4.5
-NODES = np.linspace(-_REACH, _REACH, NUM_NODES)
-LOG_WEIGHTS = -(NODES**2) / 2 - np.log(np.sum(np.exp(-(NODES**2) / 2)))
 
 
 class Observed(NamedTuple):
