@@ -581,7 +581,7 @@ def test_ranks_far_from_the_truth_say_less(monkeypatch):
     found = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
     chi_squared = []
     for excess in (0.0, 8.0):
-        monkeypatch.setattr("dpppl.noise_aware.measured.excess_of", lambda *_, excess=excess: excess)
+        monkeypatch.setattr("dpppl.noise_aware.measured.excess_spread", lambda *_, excess=excess: excess)
         chi_squared.append(bench().verdict(found).fit[1])
     assert chi_squared[1] < chi_squared[0] < 9.0 * chi_squared[1]
 

@@ -110,7 +110,7 @@ def test_draws_that_fail_are_made_again_from_the_releases(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number", ["surrogate.OneSided.of", "measured.excess_of", "measured.largest_sampled", "measured.dispersion"]
+    "number", ["surrogate.OneSided.of", "measured.excess_spread", "measured.largest_sampled", "measured.dispersion"]
 )
 def test_a_number_for_the_verdict_that_fails_costs_no_samples(number, monkeypatch):
     runner, run = noise_aware()
