@@ -123,13 +123,18 @@ INLINE void box_muller(const uint32_t* words, double* one, double* other) {
   }
 }
 
+// 8 normal draws of each of LANES blocks from `first`: draw r of block b is found[r * LANES + b].
+INLINE void some_draws(int width, const stream* of, int64_t first, double* found) {
+  uint32_t words[16 * LANES];
+  some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
+  box_muller(words, found, found + 4 * LANES);
+}
+
 // 8 normal draws of each block.
 INLINE void put_draws(int width, const stream* of, int64_t from, int64_t until) {
   for (int64_t first = from; first < until; first += LANES) {
-    uint32_t words[16 * LANES];
-    some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
     double found[8 * LANES];
-    box_muller(words, found, found + 4 * LANES);
+    some_draws(width, of, first, found);
     size_t bytes = 8 * (size_t)(until - first < LANES ? until - first : LANES);
     for (int r = 0; r < 8; r++) memcpy((double*)of->out + r * of->count + first, found + r * LANES, bytes);
   }
@@ -159,10 +164,8 @@ INLINE void put_noised(int width, const stream* of, int64_t from, int64_t until)
   const part* next[8];
   for (int r = 0; r < 8; r++) next[r] = of->out;
   for (int64_t first = from; first < until; first += LANES) {
-    uint32_t words[16 * LANES];
-    some_blocks(width, of->key, of->counter + (uint32_t)first, of->nonce, words);
     double found[8 * LANES];
-    box_muller(words, found, found + 4 * LANES);
+    some_draws(width, of, first, found);
     int64_t some = until - first < LANES ? until - first : LANES;
     for (int r = 0; r < 8; r++) {
       int64_t at = r * of->count + first, last = at + some;

@@ -1,6 +1,5 @@
 """Standard normal draws with full tails: two from 128 random bits."""
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -57,10 +56,9 @@ def noised(
     """`added` of `standard_normal(key, ...)`, on CPUs in one call, which stores no draws.
 
     Its last bits are another's: XLA makes one operation of a product and a sum. Arguments as for `added`."""
-    sizes = [math.prod(total.shape) for total in totals]
 
     def by_xla(key: jax.Array, totals: Tree, scales: Tree, norms: Tree) -> list[jax.Array]:
-        return added(standard_normal(key, sum(sizes)), totals, scales, norms, dtypes)
+        return added(standard_normal(key, sum(total.size for total in totals)), totals, scales, norms, dtypes)
 
     def by_call(key: jax.Array, totals: Tree, scales: Tree, norms: Tree) -> list[jax.Array]:
         like = [jax.ShapeDtypeStruct(total.shape, dtype) for total, dtype in zip(totals, dtypes)]
@@ -86,7 +84,7 @@ def added(
     - **totals** - L arrays of S numbers together.
     - **scales**, **norms** - L factors.
     - **dtypes** - L types of results."""
-    pieces = jnp.split(draws, np.cumsum([math.prod(total.shape) for total in totals])[:-1])
+    pieces = jnp.split(draws, np.cumsum([total.size for total in totals])[:-1])
     return [
         ((total + scale * piece.reshape(total.shape)) * norm).astype(dtype)
         for total, scale, piece, norm, dtype in zip(totals, scales, pieces, norms, dtypes)

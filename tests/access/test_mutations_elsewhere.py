@@ -47,8 +47,8 @@ MUTATIONS = [
              "clip(jax.tree.map(lambda g: g * (1.0 + 1e-4 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
              ORDER, ("vmap",)),
     # The last element without noise
-    Mutation("no noise on the last number", "dpppl.randomness.normal:noised", "standard_normal(key, sum(sizes))",
-             "jnp.append(standard_normal(key, sum(sizes))[:-1], np.float64(0.0))", NOISE, (False, "threefry2x32")),
+    Mutation("no noise on the last number", "dpppl.randomness.normal:noised", "standard_normal(key, sum(total.size for total in totals))",
+             "jnp.append(standard_normal(key, sum(total.size for total in totals))[:-1], np.float64(0.0))", NOISE, (False, "threefry2x32")),
     Mutation("no noise on the last of an odd number", NORMAL, "return by_xla(key)[:size]",
              "return by_xla(key)[:size] * (np.arange(size) < max(1, size - size % 2 * (size > 1)))", NOISE, (False, "threefry2x32")),
     Mutation("noise that begins again after 64 numbers", NORMAL, "return by_xla(key)[:size]",
