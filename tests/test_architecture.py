@@ -177,7 +177,7 @@ def test_no_files_import_each_other_in_a_circle():
 ROOMS = {
     "top": ("__init__ __main__ types errors output validation checking", 856, 600),
     "privacy": ("accounting ledger", 3_793, 3_000),
-    "randomness": ("randomness subsampling", 1_203, 1_100),
+    "randomness": ("randomness subsampling", 1_197, 1_100),
     "data": ("data", 1_664, 900),
     "model": ("model", 4_732, 2_700),
     "proof": ("information_flow jaxprs", 1_777, 1_300),

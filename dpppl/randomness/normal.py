@@ -47,12 +47,9 @@ def standard_normal(key: jax.Array, size: int) -> jax.Array:
 
 
 def noised(
-    key: jax.Array,
-    totals: Sequence[jax.Array],
-    scales: Sequence[Scalar],
-    norms: Sequence[Scalar],
+    key: jax.Array, totals: Sequence[jax.Array], scales: Sequence[Scalar], norms: Sequence[Scalar],
     dtypes: Sequence[Tree],
-) -> list[jax.Array]:
+) -> list[jax.Array]:  # fmt: skip
     """`added` of `standard_normal(key, ...)`, on CPUs in one call, which stores no draws.
 
     Its last bits are another's: XLA makes one operation of a product and a sum. Arguments as for `added`."""
@@ -72,12 +69,9 @@ def noised(
 
 
 def added(
-    draws: jax.Array,
-    totals: Sequence[jax.Array],
-    scales: Sequence[Scalar],
-    norms: Sequence[Scalar],
+    draws: jax.Array, totals: Sequence[jax.Array], scales: Sequence[Scalar], norms: Sequence[Scalar],
     dtypes: Sequence[Tree],
-) -> list[jax.Array]:
+) -> list[jax.Array]:  # fmt: skip
     """(total + scale * draws) * norm for each of `totals`, as its type of `dtypes`.
 
     - **draws** - (S,) float64: a number for each of the totals, in order.
